@@ -1,0 +1,118 @@
+"""Files that are whole or not there, also after a power loss.
+
+`write_durably` writes under a temporary name in the same folder, fsyncs, renames and fsyncs the
+folder. `publish_exclusively` does the same and never replaces a file. A crash leaves at most a file
+whose name starts with ``.tmp-``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from .ids import new_ulid
+from .layout import TEMPORARY_PREFIX
+
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}
+_NO_FOLDER_FSYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES}
+
+
+def temporary_path(folder: Path) -> Path:
+    """A new temporary name in `folder`."""
+    return folder / f"{TEMPORARY_PREFIX}{new_ulid()}"
+
+
+def fsync_file(path: Path) -> None:
+    """fsync a file that someone else wrote."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def fsync_folder(folder: Path) -> None:
+    """fsync the entries of a folder, where the file system can."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_FSYNC:
+            raise
+    finally:
+        os.close(fd)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and its parents, and fsync each parent that got a new entry."""
+    missing = []
+    while not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for path in reversed(missing):
+        path.mkdir(exist_ok=True)
+        fsync_folder(path.parent)
+
+
+def _write_temporary(folder: Path, data: bytes) -> Path:
+    temporary = temporary_path(folder)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(fd)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    return temporary
+
+
+def rename_durably(temporary: Path, path: Path) -> None:
+    """Give a temporary file, already fsynced, its name."""
+    temporary.replace(path)
+    fsync_folder(path.parent)
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Make or replace `path`; readers see the old content or the new, never a part."""
+    rename_durably(_write_temporary(path.parent, data), path)
+
+
+def publish_exclusively(path: Path, data: bytes) -> bool:
+    """Make `path` unless it is there.
+
+    Returns:
+        True if this call made it, False if it was there.
+    """
+    temporary = _write_temporary(path.parent, data)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        return _create_in_place(path, data)
+    finally:
+        temporary.unlink()
+    fsync_folder(path.parent)
+    return True
+
+
+def _create_in_place(path: Path, data: bytes) -> bool:
+    """For file systems without hard links: exclusive, and whole but for a crash in one write."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    except FileExistsError:
+        return False
+    try:
+        os.write(fd, data)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    fsync_folder(path.parent)
+    return True

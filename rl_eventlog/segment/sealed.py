@@ -1,0 +1,203 @@
+"""The sealed form of a segment: a Parquet file that never changes and says in its name what it covers.
+
+- A sealed file appears under its name only when it is whole and on the disk.
+- Its name holds the first 16 hex digits of its SHA-256, so a truncated or altered copy is recognised
+  without a manifest and two sealers never make one name with two contents.
+- The identity of the writer is in real columns: any Parquet reader can tell rows apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ..durable import fsync_file, rename_durably, temporary_path
+from ..errors import SegmentError
+from ..layout import SegmentName, sealed_name
+from ..schema import check_version, table as table_schema
+from ..types import Identity, Span
+from .align import align
+
+_POSITION_COLUMNS = ("name", "axis", "axis_value", "step")
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """What the footer of a sealed segment says."""
+
+    version: str
+    table: str
+    run_uid: str
+    writer: str
+    span: Span
+    rows: int
+    min_step: int | None
+    max_step: int | None
+    unique_steps: bool
+
+
+def write_sealed(folder: Path, rows: pa.Table, span: Span, number: int, table: str, identity: Identity) -> Path:
+    """Write one sealed segment.
+
+    Args:
+        folder: where the open segment lies.
+        rows: the rows of `span` with the columns of the open form, in seq order.
+        span: the seqs they have.
+        number: `n` of the segment.
+        table: name of the table.
+        identity: of the writer.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        OSError: it could not be written; nothing of it stays.
+    """
+    schema = table_schema(table).sealed
+    sealed = _with_identity(align(rows, table_schema(table).open), span, identity, schema)
+    metadata = identity.to_metadata(table) | _footer_metadata(sealed, span)
+    temporary = temporary_path(folder)
+    try:
+        pq.write_table(sealed.replace_schema_metadata(metadata), temporary, **_encodings(schema))
+        fsync_file(temporary)
+        digest = file_digest(temporary)[:16]
+        path = folder / sealed_name(identity.writer, number, span.first, span.last, digest)
+        rename_durably(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    return path
+
+
+def read_footer(path: Path, name: SegmentName) -> Footer:
+    """Open a sealed segment far enough to know that it is what its name says.
+
+    Raises:
+        SegmentError: it does not open, or its footer and its name differ.
+        SchemaVersionError: a newer major version wrote it.
+        OSError: the file cannot be read.
+    """
+    try:
+        parsed = pq.read_metadata(path)
+        text = {k.decode(): v.decode() for k, v in (parsed.metadata or {}).items() if k.startswith(b"rle.")}
+        footer = Footer(
+            version=text["rle.version"],
+            table=text["rle.table"],
+            run_uid=text["rle.run_uid"],
+            writer=text["rle.writer"],
+            span=Span(int(text["rle.first_seq"]), int(text["rle.last_seq"])),
+            rows=int(text["rle.rows"]),
+            min_step=int(text["rle.min_step"]) if "rle.min_step" in text else None,
+            max_step=int(text["rle.max_step"]) if "rle.max_step" in text else None,
+            unique_steps=text["rle.unique_steps"] == "true",
+        )
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise SegmentError(path, f"no readable Parquet footer of ours: {error}") from error
+    check_version(footer.version, path)
+    if (name.writer, name.first, name.last) != (footer.writer, footer.span.first, footer.span.last):
+        raise SegmentError(path, "its footer and its name do not agree")
+    if not footer.rows == len(footer.span) == parsed.num_rows:
+        raise SegmentError(path, f"it holds {parsed.num_rows} rows, its name says {len(footer.span)}")
+    return footer
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of the file, 64 hex digits."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def check_digest(path: Path, name: SegmentName) -> None:
+    """Compare the whole content with the digest in the name.
+
+    Raises:
+        SegmentError: they differ: the copy is truncated or altered.
+    """
+    if file_digest(path)[:16] != name.digest:
+        raise SegmentError(path, "its content does not match the digest in its name: copy the file again")
+
+
+def _with_identity(rows: pa.Table, span: Span, identity: Identity, schema: pa.Schema) -> pa.Table:
+    constants = {
+        "writer": identity.writer,
+        "launch": identity.launch,
+        "role": identity.role,
+        "rank": identity.rank,
+        "data_rank": identity.data_rank,
+        "node": identity.node,
+    }
+    columns = []
+    for field in schema:
+        if field.name == "seq":
+            columns.append(pa.array(range(span.first, span.last + 1), pa.int64()))
+        elif field.name in constants:
+            columns.append(pa.repeat(pa.scalar(constants[field.name], field.type), rows.num_rows))
+        else:
+            columns.append(rows[field.name])
+    return pa.table(columns, schema=schema)
+
+
+def _footer_metadata(sealed: pa.Table, span: Span) -> dict[bytes, bytes]:
+    metadata = {
+        b"rle.rows": str(sealed.num_rows).encode(),
+        b"rle.first_seq": str(span.first).encode(),
+        b"rle.last_seq": str(span.last).encode(),
+        b"rle.unique_steps": b"true" if _unique_steps(sealed) else b"false",
+    }
+    steps = pc.min_max(sealed["step"]).as_py()
+    if steps["min"] is not None:
+        metadata[b"rle.min_step"] = str(steps["min"]).encode()
+        metadata[b"rle.max_step"] = str(steps["max"]).encode()
+    return metadata
+
+
+def _unique_steps(sealed: pa.Table) -> bool:
+    """Whether no (name, axis, position) repeats; only tables with an axis can say so."""
+    if not set(_POSITION_COLUMNS) <= set(sealed.column_names):
+        return False
+    position = pc.if_else(pc.is_valid(sealed["axis"]), pa.scalar(None, pa.int64()), sealed["step"])
+    keys = sealed.select(["name", "axis", "axis_value"]).append_column("position", position)
+    return keys.group_by(keys.column_names).aggregate([]).num_rows == sealed.num_rows
+
+
+def _encodings(schema: pa.Schema) -> dict[str, object]:
+    """zstd; dictionary for strings, deltas for integers and times, split bytes for floats; page checksums."""
+    dictionary: list[str] = []
+    encoding: dict[str, str] = {}
+    for path, kind in _leaves(schema):
+        if pa.types.is_string(kind):
+            dictionary.append(path)
+        elif pa.types.is_integer(kind) or pa.types.is_timestamp(kind):
+            encoding[path] = "DELTA_BINARY_PACKED"
+        elif pa.types.is_floating(kind):
+            encoding[path] = "BYTE_STREAM_SPLIT"
+    return {
+        "compression": "zstd",
+        "use_dictionary": dictionary,
+        "column_encoding": encoding,
+        "write_page_checksum": True,
+    }
+
+
+def _leaves(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:
+    def walk(path: str, kind: pa.DataType) -> list[tuple[str, pa.DataType]]:
+        if pa.types.is_list(kind):
+            return walk(f"{path}.list.element", kind.value_type)
+        if pa.types.is_struct(kind):
+            return [leaf for field in kind for leaf in walk(f"{path}.{field.name}", field.type)]
+        return [(path, kind)]
+
+    return [leaf for field in schema for leaf in walk(field.name, field.type)]
+

@@ -1,0 +1,118 @@
+"""Small value objects shared by all layers. They hold no files and do no work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+FORMAT_VERSION = "1.0"
+Level = Literal["compacted", "sealed", "open"]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The constants of one writer: metadata of its open segments, columns of its sealed ones."""
+
+    run_uid: str
+    writer: str
+    launch: str
+    role: str
+    rank: int | None
+    data_rank: int | None
+    node: str
+
+    def to_metadata(self, table: str) -> dict[bytes, bytes]:
+        """Schema metadata of a segment: null values are left out."""
+        values = {
+            "version": FORMAT_VERSION,
+            "table": table,
+            "run_uid": self.run_uid,
+            "writer": self.writer,
+            "launch": self.launch,
+            "role": self.role,
+            "rank": self.rank,
+            "data_rank": self.data_rank,
+            "node": self.node,
+        }
+        return {f"rle.{key}".encode(): str(value).encode() for key, value in values.items() if value is not None}
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[bytes, bytes]) -> Identity:
+        """Read the identity back.
+
+        Raises:
+            KeyError: a required value is missing.
+            ValueError: a rank is no number.
+        """
+        text = {key.decode(): value.decode() for key, value in metadata.items() if key.startswith(b"rle.")}
+        return cls(
+            run_uid=text["rle.run_uid"],
+            writer=text["rle.writer"],
+            launch=text["rle.launch"],
+            role=text["rle.role"],
+            rank=int(text["rle.rank"]) if "rle.rank" in text else None,
+            data_rank=int(text["rle.data_rank"]) if "rle.data_rank" in text else None,
+            node=text["rle.node"],
+        )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """The seqs `first` to `last` of one (writer, table), both inclusive."""
+
+    first: int
+    last: int
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
+
+class Spans:
+    """A set of seqs, kept as sorted spans that neither touch nor overlap."""
+
+    def __init__(self, spans: Iterable[Span] = ()) -> None:
+        self._spans: list[Span] = []
+        for span in spans:
+            self.add(span)
+
+    def __iter__(self) -> Iterator[Span]:
+        return iter(self._spans)
+
+    def __len__(self) -> int:
+        return sum(len(span) for span in self._spans)
+
+    def __bool__(self) -> bool:
+        return bool(self._spans)
+
+    def __repr__(self) -> str:
+        return f"Spans({[(span.first, span.last) for span in self._spans]})"
+
+    @property
+    def last(self) -> int:
+        """The highest seq, -1 where there is none."""
+        return self._spans[-1].last if self._spans else -1
+
+    def add(self, span: Span) -> None:
+        """Take in `span`; what is there already stays."""
+        first, last = span.first, span.last
+        kept = []
+        for other in self._spans:
+            if other.last + 1 < first or last + 1 < other.first:
+                kept.append(other)
+            else:
+                first, last = min(first, other.first), max(last, other.last)
+        self._spans = sorted([*kept, Span(first, last)])
+
+    def missing_from(self, span: Span) -> list[Span]:
+        """The parts of `span` that are not in this set, in order."""
+        missing, position = [], span.first
+        for other in self._spans:
+            if other.last < position or other.first > span.last:
+                continue
+            if other.first > position:
+                missing.append(Span(position, other.first - 1))
+            position = other.last + 1
+        if position <= span.last:
+            missing.append(Span(position, span.last))
+        return missing
