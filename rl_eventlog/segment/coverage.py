@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..types import Level, Span, Spans
+from rl_eventlog.types import Level, Span, Spans
 
 _ORDER: dict[Level, int] = {"compacted": 0, "sealed": 1, "open": 2}
 

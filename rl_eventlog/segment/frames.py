@@ -91,7 +91,7 @@ def frame_end(data: memoryview, start: int) -> int | None:
     except (struct.error, IndexError):
         return None
     end = body_start + body_size
-    return end if 0 <= body_size and end <= len(data) else None
+    return end if body_size >= 0 and end <= len(data) else None
 
 
 def _crc(data: memoryview, start: int, end: int, crc_place: int, schema_crc: int) -> int:

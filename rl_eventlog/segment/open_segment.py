@@ -15,14 +15,16 @@ import os
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from ..errors import SegmentError
-from ..schema import check_version, table as table_schema
-from ..types import Identity, Span
+from rl_eventlog.errors import SegmentError
+from rl_eventlog.schema import check_version, table as table_schema
+from rl_eventlog.types import Identity, Span
+
 from .frames import CONTINUATION, END_OF_STREAM, Frame, encode_frame, frame_end, parse_frame
 
 RESYNC_WINDOW = 4 << 20
@@ -110,6 +112,7 @@ class OpenContent:
     """What an open segment holds."""
 
     path: Path
+    table: str
     identity: Identity
     pieces: list[tuple[Span, pa.Table]]
     """Contiguous rows with the columns of the file, by seq."""
@@ -135,6 +138,7 @@ def read_open(path: Path) -> OpenContent:
         schema = pa.ipc.read_schema(pa.py_buffer(data[:schema_end]))
         metadata = schema.metadata or {}
         version = metadata[b"rle.version"].decode()
+        table = metadata[b"rle.table"].decode()
         identity = Identity.from_metadata(metadata)
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise SegmentError(path, f"its schema message is damaged or not ours: {error!r}") from error
@@ -145,7 +149,7 @@ def read_open(path: Path) -> OpenContent:
         (Span(group[0].first_seq, group[-1].first_seq + group[-1].rows - 1), _decode(path, data, schema_end, group))
         for group in _contiguous(frames)
     ]
-    return OpenContent(path, identity, pieces, damage, torn_tail)
+    return OpenContent(path, table, identity, pieces, damage, torn_tail)
 
 
 def _scan(data: memoryview, start: int, schema_crc: int) -> tuple[list[Frame], list[Damage], int]:
@@ -193,7 +197,7 @@ def _contiguous(frames: list[Frame]) -> list[list[Frame]]:
 
 def _decode(path: Path, data: memoryview, schema_end: int, frames: list[Frame]) -> pa.Table:
     """Parse valid batches; they are adjacent in the file unless damage lies between them."""
-    adjacent = all(before.end == after.start for before, after in zip(frames, frames[1:], strict=False))
+    adjacent = all(before.end == after.start for before, after in pairwise(frames))
     body = (
         data[frames[0].start : frames[-1].end]
         if adjacent

@@ -1,6 +1,6 @@
 """The sealed form of a segment: a Parquet file that never changes and says in its name what it covers.
 
-- A sealed file appears under its name only when it is whole and on the disk.
+- A sealed file appears under its name only when it is whole, on the disk and read back.
 - Its name holds the first 16 hex digits of its SHA-256, so a truncated or altered copy is recognised
   without a manifest and two sealers never make one name with two contents.
 - The identity of the writer is in real columns: any Parquet reader can tell rows apart.
@@ -17,12 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..durable import fsync_file, rename_durably, temporary_path
-from ..errors import SegmentError
-from ..layout import SegmentName, sealed_name
-from ..schema import check_version, table as table_schema
-from ..types import Identity, Span
+from rl_eventlog.durable import fsync_file, rename_durably, temporary_path
+from rl_eventlog.errors import SegmentError
+from rl_eventlog.layout import SegmentName, sealed_name
+from rl_eventlog.schema import check_version, table as table_schema
+from rl_eventlog.types import Identity, Span
+
 from .align import align
+from .same import same_rows
 
 _POSITION_COLUMNS = ("name", "axis", "axis_value", "step")
 
@@ -54,9 +56,10 @@ def write_sealed(folder: Path, rows: pa.Table, span: Span, number: int, table: s
         identity: of the writer.
 
     Returns:
-        The path of the file.
+        The path of the file, which was read back before it got its name.
 
     Raises:
+        SegmentError: it did not read back as it was written; nothing of it stays.
         OSError: it could not be written; nothing of it stays.
     """
     schema = table_schema(table).sealed
@@ -67,6 +70,8 @@ def write_sealed(folder: Path, rows: pa.Table, span: Span, number: int, table: s
         pq.write_table(sealed.replace_schema_metadata(metadata), temporary, **_encodings(schema))
         fsync_file(temporary)
         digest = file_digest(temporary)[:16]
+        name = SegmentName("sealed", identity.writer, number, span.first, span.last, digest)
+        _read_back(temporary, name, sealed)
         path = folder / sealed_name(identity.writer, number, span.first, span.last, digest)
         rename_durably(temporary, path)
     except BaseException:
@@ -129,6 +134,13 @@ def check_digest(path: Path, name: SegmentName) -> None:
         raise SegmentError(path, "its content does not match the digest in its name: copy the file again")
 
 
+def _read_back(path: Path, name: SegmentName, rows: pa.Table) -> None:
+    read_footer(path, name)
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        if not same_rows(file.read(), rows):
+            raise SegmentError(path, "its rows did not read back as they were written")
+
+
 def _with_identity(rows: pa.Table, span: Span, identity: Identity, schema: pa.Schema) -> pa.Table:
     constants = {
         "writer": identity.writer,
@@ -169,7 +181,7 @@ def _unique_steps(sealed: pa.Table) -> bool:
         return False
     position = pc.if_else(pc.is_valid(sealed["axis"]), pa.scalar(None, pa.int64()), sealed["step"])
     keys = sealed.select(["name", "axis", "axis_value"]).append_column("position", position)
-    return keys.group_by(keys.column_names).aggregate([]).num_rows == sealed.num_rows
+    return bool(keys.group_by(keys.column_names).aggregate([]).num_rows == sealed.num_rows)
 
 
 def _encodings(schema: pa.Schema) -> dict[str, object]:
@@ -200,4 +212,3 @@ def _leaves(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:
         return [(path, kind)]
 
     return [leaf for field in schema for leaf in walk(field.name, field.type)]
-
