@@ -25,7 +25,7 @@ def temporary_path(folder: Path) -> Path:
 
 
 def fsync_file(path: Path) -> None:
-    """fsync a file that someone else wrote."""
+    """Fsync a file that someone else wrote."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -34,8 +34,11 @@ def fsync_file(path: Path) -> None:
 
 
 def fsync_folder(folder: Path) -> None:
-    """fsync the entries of a folder, where the file system can."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    """Fsync the entries of a folder, where the file system can and the folder may be read."""
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except PermissionError:
+        return
     try:
         os.fsync(fd)
     except OSError as error:
@@ -56,9 +59,9 @@ def make_folder(folder: Path) -> None:
         fsync_folder(path.parent)
 
 
-def _write_temporary(folder: Path, data: bytes) -> Path:
-    temporary = temporary_path(folder)
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+def _write_new(path: Path, data: bytes) -> None:
+    """Create a file exclusively, write and fsync it; one that could not be written whole is removed."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(data)
@@ -66,9 +69,8 @@ def _write_temporary(folder: Path, data: bytes) -> Path:
             os.fsync(fd)
     except BaseException:
         with suppress(OSError):
-            temporary.unlink()
+            path.unlink()
         raise
-    return temporary
 
 
 def rename_durably(temporary: Path, path: Path) -> None:
@@ -79,7 +81,14 @@ def rename_durably(temporary: Path, path: Path) -> None:
 
 def write_durably(path: Path, data: bytes) -> None:
     """Make or replace `path`; readers see the old content or the new, never a part."""
-    rename_durably(_write_temporary(path.parent, data), path)
+    temporary = temporary_path(path.parent)
+    _write_new(temporary, data)
+    try:
+        rename_durably(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def publish_exclusively(path: Path, data: bytes) -> bool:
@@ -88,7 +97,8 @@ def publish_exclusively(path: Path, data: bytes) -> bool:
     Returns:
         True if this call made it, False if it was there.
     """
-    temporary = _write_temporary(path.parent, data)
+    temporary = temporary_path(path.parent)
+    _write_new(temporary, data)
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -104,15 +114,10 @@ def publish_exclusively(path: Path, data: bytes) -> bool:
 
 
 def _create_in_place(path: Path, data: bytes) -> bool:
-    """For file systems without hard links: exclusive, and whole but for a crash in one write."""
+    """For file systems without hard links: exclusive, and whole unless a crash falls into the write."""
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        _write_new(path, data)
     except FileExistsError:
         return False
-    try:
-        os.write(fd, data)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
     fsync_folder(path.parent)
     return True

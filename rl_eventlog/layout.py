@@ -19,7 +19,7 @@ MAX_RUN_NAME_BYTES = 128
 TEMPORARY_PREFIX = ".tmp-"
 
 _SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
-_NUMBER = r"(?:0|[1-9]\d*)"
+_NUMBER = r"(?:0|[1-9][0-9]*)"
 _OPEN = re.compile(rf"({ULID.pattern})-({_NUMBER})\.arrows")
 _SEALED = re.compile(rf"({ULID.pattern})-({_NUMBER})\.({_NUMBER})-({_NUMBER})\.([0-9a-f]{{16}})\.parquet")
 _COMPACTED = re.compile(rf"([0-9a-f]{{16}})\.c({_NUMBER})\.parquet")
@@ -69,7 +69,7 @@ class SegmentName:
         """Read a file name; None where it is no event file (a temporary name, a stray file)."""
         if match := _OPEN.fullmatch(name):
             return cls("open", match[1], int(match[2]))
-        if match := _SEALED.fullmatch(name):
+        if (match := _SEALED.fullmatch(name)) and int(match[3]) <= int(match[4]):
             return cls("sealed", match[1], int(match[2]), int(match[3]), int(match[4]), match[5])
         if match := _COMPACTED.fullmatch(name):
             return cls("compacted", None, None, digest=match[1])
@@ -94,38 +94,49 @@ class RunLayout:
 
     @property
     def run_json(self) -> Path:
+        """What is known of the run; a convenience."""
         return self.path / "run.json"
 
     @property
     def launches(self) -> Path:
+        """Folder of the launches."""
         return self.path / "launches"
 
     @property
     def writers(self) -> Path:
+        """Folder of what the writers say about themselves."""
         return self.path / "writers"
 
     @property
     def events(self) -> Path:
+        """Folder of the tables."""
         return self.path / "events"
 
     @property
     def sync(self) -> Path:
+        """Folder of the commits of all targets."""
         return self.path / ".sync"
 
     def launch(self, launch_id: str) -> Path:
+        """File of a launch."""
         return self.launches / f"{sha16(launch_id.encode())}.json"
 
     def writer(self, writer: str) -> Path:
+        """What a writer knew at open."""
         return self.writers / f"{writer}.json"
 
     def beat(self, writer: str) -> Path:
+        """Heartbeat of a writer."""
         return self.writers / f"{writer}.beat"
 
     def end(self, writer: str) -> Path:
+        """What a writer left at close."""
         return self.writers / f"{writer}.end.json"
 
     def shard(self, table: str, node: str) -> Path:
+        """Folder of one node's segments of a table."""
         return self.events / table / hashlib.sha256(node.encode()).hexdigest()[:2]
 
     def artifact(self, sha256: str) -> Path:
+        """File of that content."""
         return self.path / "artifacts" / sha256[:2] / sha256

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from .errors import FormatError, SchemaVersionError
+from .errors import FormatError, SchemaVersionError, SegmentError
 from .types import FORMAT_VERSION
 
 TABLES = ("metrics", "timings", "hparams", "gpu_samples", "samples", "distributions", "artifacts", "markers")
@@ -86,11 +86,11 @@ def check_version(version: str, where: Path) -> None:
 
     Raises:
         SchemaVersionError: the major version is newer than ours.
-        FormatError: the text is no version.
+        SegmentError: the text is no version.
     """
     major, _, minor = version.partition(".")
-    if not (major.isdigit() and minor.isdigit()):
-        raise FormatError(f"{where}: format version {version!r} is not of the form major.minor")
+    if not (major.isdecimal() and minor.isdecimal()):
+        raise SegmentError(where, f"format version {version!r} is not of the form major.minor")
     if int(major) > int(FORMAT_VERSION.partition(".")[0]):
         raise SchemaVersionError(
             f"{where}: written in format {version}, this rl-eventlog reads up to {FORMAT_VERSION}: upgrade rl-eventlog"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Literal
 
 FORMAT_VERSION = "1.0"
+MAX_SEQ = 2**63 - 2
+"""Highest seq: one more still counts rows in 64 bits."""
 Level = Literal["compacted", "sealed", "open"]
 
 
@@ -59,17 +63,25 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
-    """The seqs `first` to `last` of one (writer, table), both inclusive."""
+    """The seqs `first` to `last` of one (writer, table), both inclusive.
+
+    Raises:
+        ValueError: it is empty or reaches outside 0 to `MAX_SEQ`.
+    """
 
     first: int
     last: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.first <= self.last <= MAX_SEQ:
+            raise ValueError(f"{self.first} to {self.last} are no seqs")
 
     def __len__(self) -> int:
         return self.last - self.first + 1
 
 
 class Spans:
-    """A set of seqs, kept as sorted spans that neither touch nor overlap."""
+    """A set of seqs, kept as sorted spans that neither touch nor overlap, and found by bisection."""
 
     def __init__(self, spans: Iterable[Span] = ()) -> None:
         self._spans: list[Span] = []
@@ -95,21 +107,19 @@ class Spans:
 
     def add(self, span: Span) -> None:
         """Take in `span`; what is there already stays."""
-        first, last = span.first, span.last
-        kept = []
-        for other in self._spans:
-            if other.last + 1 < first or last + 1 < other.first:
-                kept.append(other)
-            else:
-                first, last = min(first, other.first), max(last, other.last)
-        self._spans = sorted([*kept, Span(first, last)])
+        start = bisect_left(self._spans, span.first - 1, key=attrgetter("last"))
+        stop = bisect_right(self._spans, span.last + 1, key=attrgetter("first"))
+        if touched := self._spans[start:stop]:
+            span = Span(min(span.first, touched[0].first), max(span.last, touched[-1].last))
+        self._spans[start:stop] = [span]
 
     def missing_from(self, span: Span) -> list[Span]:
         """The parts of `span` that are not in this set, in order."""
         missing, position = [], span.first
-        for other in self._spans:
-            if other.last < position or other.first > span.last:
-                continue
+        for index in range(bisect_left(self._spans, position, key=attrgetter("last")), len(self._spans)):
+            other = self._spans[index]
+            if other.first > span.last:
+                break
             if other.first > position:
                 missing.append(Span(position, other.first - 1))
             position = other.last + 1

@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from rl_eventlog.types import MAX_SEQ
+
 CONTINUATION = b"\xff\xff\xff\xff"
 END_OF_STREAM = CONTINUATION + b"\0\0\0\0"
 _CRC_PLACE = b"########"  # no digit and no hex letter: cannot occur in seq or crc
@@ -71,6 +73,8 @@ def parse_frame(data: memoryview, start: int, schema_crc: int) -> Frame | None:
     if header is None:
         return None
     seq, rows, crc_place = header
+    if not start < crc_place <= end - 8:
+        return None
     if bytes(data[crc_place : crc_place + 8]) != b"%08x" % _crc(data, start, end, crc_place, schema_crc):
         return None
     return Frame(start, end, seq, rows)
@@ -142,6 +146,6 @@ def _parse_header(data: memoryview, start: int) -> tuple[int, int, int] | None:
         elif key == b"seq" and value_size == 20:
             digits = bytes(data[value_start : value_start + 20])
             seq = int(digits) if digits.isdigit() else None
-    if seq is None or crc_place is None or rows <= 0:
+    if seq is None or crc_place is None or rows <= 0 or seq + rows - 1 > MAX_SEQ:
         return None
     return seq, rows, crc_place

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import os
+import re
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,13 +22,17 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from rl_eventlog.errors import SegmentError
-from rl_eventlog.schema import check_version, table as table_schema
+from rl_eventlog.durable import fsync_folder
+from rl_eventlog.errors import SchemaVersionError, SegmentError
+from rl_eventlog.layout import SegmentName
+from rl_eventlog.schema import TABLES, check_version, table as table_schema
 from rl_eventlog.types import Identity, Span
 
 from .frames import CONTINUATION, END_OF_STREAM, Frame, encode_frame, frame_end, parse_frame
 
-RESYNC_WINDOW = 4 << 20
+# A continuation marker and the low and high byte of a small metadata size: the start of any batch message.
+_MESSAGE_START = re.compile(re.escape(CONTINUATION) + rb"(?=[\x00-\xf8]..\x00)", re.DOTALL)
+_RESYNC_COST = 4  # passes over what is left; damaged files need about one
 
 
 class OpenSegment:
@@ -36,8 +41,6 @@ class OpenSegment:
     Attributes:
         path: the file.
         first_seq: seq of its first row.
-        next_seq: seq of the next row.
-        size: bytes of whole batches written, the schema included.
     """
 
     def __init__(self, path: Path, table: str, identity: Identity, first_seq: int) -> None:
@@ -47,18 +50,30 @@ class OpenSegment:
             OSError: the file exists, or cannot be made or written.
         """
         self.path = path
-        self.first_seq = self.next_seq = first_seq
+        self.first_seq = first_seq
         self.schema = table_schema(table).open.with_metadata(identity.to_metadata(table))
         self._schema_message = self.schema.serialize().to_pybytes()
-        self.size = 0
+        # one attribute: a KeyboardInterrupt between two would leave an offset and a seq that do not belong together
+        self._position = (0, first_seq)
+        self._entry_on_disk = False
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
-            self._write(self._schema_message)
+            self._write(self._schema_message, rows=0)
         except OSError:
             self.close()
             with suppress(OSError):
                 path.unlink()
             raise
+
+    @property
+    def size(self) -> int:
+        """Bytes of whole messages written, the schema message included."""
+        return self._position[0]
+
+    @property
+    def next_seq(self) -> int:
+        """Seq of the next row."""
+        return self._position[1]
 
     @property
     def rows(self) -> int:
@@ -74,12 +89,14 @@ class OpenSegment:
         Raises:
             OSError: it could not be written whole; nothing of it stays.
         """
-        self._write(encode_frame(batch, self.next_seq, self.schema, self._schema_message))
-        self.next_seq += batch.num_rows
+        self._write(encode_frame(batch, self.next_seq, self.schema, self._schema_message), batch.num_rows)
 
     def fsync(self) -> None:
-        """Put what was written so far on the disk."""
+        """Put what was written so far on the disk, and the file's entry in its folder."""
         os.fsync(self.fd)
+        if not self._entry_on_disk:
+            fsync_folder(self.path.parent)
+            self._entry_on_disk = True
 
     def close(self) -> None:
         """Close the file; the segment stays open in the sense of the format."""
@@ -87,16 +104,17 @@ class OpenSegment:
             os.close(self.fd)
             self.fd = -1
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes, rows: int) -> None:
+        size, next_seq = self._position
         written = 0
         try:
             while written < len(data):
-                written += os.pwrite(self.fd, memoryview(data)[written:], self.size + written)
+                written += os.pwrite(self.fd, memoryview(data)[written:], size + written)
         except OSError:
             with suppress(OSError):
-                os.ftruncate(self.fd, self.size)
+                os.ftruncate(self.fd, size)
             raise
-        self.size += len(data)
+        self._position = (size + written, next_seq + rows)
 
 
 class Damage(NamedTuple):
@@ -126,7 +144,8 @@ def read_open(path: Path) -> OpenContent:
     """Read an open segment.
 
     Raises:
-        SegmentError: its schema message is missing, torn or damaged: it covers nothing.
+        SegmentError: its schema message is missing, torn or damaged, or it is not what its name says:
+            it covers nothing.
         SchemaVersionError: a newer major version wrote it.
         OSError: the file cannot be read.
     """
@@ -143,13 +162,30 @@ def read_open(path: Path) -> OpenContent:
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise SegmentError(path, f"its schema message is damaged or not ours: {error!r}") from error
     frames, damage, torn_tail = _scan(data, schema_end, zlib.crc32(data[:schema_end]))
-    if frames or torn_tail == 0:  # a CRC vouches for the version
+    try:
         check_version(version, path)
+    except SchemaVersionError as error:
+        if not frames and torn_tail:  # no CRC vouches for the version: one bad file must not stop the others
+            raise SegmentError(path, f"it says it is of format {version} and no batch of it is valid") from error
+        raise
+    if frames:
+        _check_schema(path, table, identity, schema)
     pieces = [
         (Span(group[0].first_seq, group[-1].first_seq + group[-1].rows - 1), _decode(path, data, schema_end, group))
         for group in _contiguous(frames)
     ]
     return OpenContent(path, table, identity, pieces, damage, torn_tail)
+
+
+def _check_schema(path: Path, table: str, identity: Identity, schema: pa.Schema) -> None:
+    """Compare with the name and, where the table is known, with the columns of the format."""
+    name = SegmentName.parse(path.name)
+    if name and name.writer != identity.writer:
+        raise SegmentError(path, f"writer {identity.writer} wrote it, its name says otherwise")
+    for field in table_schema(table).open if table in TABLES else ():
+        if field.name in schema.names and schema.field(field.name).type != field.type:
+            found = schema.field(field.name).type
+            raise SegmentError(path, f"its column {field.name} is of type {found}, the format says {field.type}")
 
 
 def _scan(data: memoryview, start: int, schema_crc: int) -> tuple[list[Frame], list[Damage], int]:
@@ -165,29 +201,32 @@ def _scan(data: memoryview, start: int, schema_crc: int) -> tuple[list[Frame], l
             if frame is None:
                 return frames, damage, len(data) - position
             damage.append(Damage(position, frame.start - position, "CRC or framing does not hold"))
-        frames.append(frame)
+        if frames and frame.first_seq < frames[-1].first_seq + frames[-1].rows:
+            damage.append(Damage(frame.start, frame.end - frame.start, "its seqs come a second time"))
+        else:
+            frames.append(frame)
         position = frame.end
     return frames, damage, 0
 
 
 def _resync(data: memoryview, position: int, schema_crc: int) -> Frame | None:
-    """The next valid batch after a damaged one: where its length says, else the next that passes its CRC."""
-    end = frame_end(data, position)
-    if end is not None and (frame := parse_frame(data, end, schema_crc)):
-        return frame
-    limit = min(len(data), position + RESYNC_WINDOW)
-    window = bytes(data[position:limit])
-    found = window.find(CONTINUATION, 1)
-    while found >= 0:
-        if frame := parse_frame(data, position + found, schema_crc):
+    """The next batch after a damaged one that passes its CRC. The damaged one's length is not trusted."""
+    budget = _RESYNC_COST * (len(data) - position)
+    for match in _MESSAGE_START.finditer(data, position + 1):
+        end = frame_end(data, match.start())
+        if end is None:
+            continue
+        if frame := parse_frame(data, match.start(), schema_crc):
             return frame
-        found = window.find(CONTINUATION, found + 1)
+        budget -= end - match.start()
+        if budget < 0:
+            break
     return None
 
 
 def _contiguous(frames: list[Frame]) -> list[list[Frame]]:
     groups: list[list[Frame]] = []
-    for frame in sorted(frames, key=lambda frame: frame.first_seq):
+    for frame in frames:
         if groups and groups[-1][-1].first_seq + groups[-1][-1].rows == frame.first_seq:
             groups[-1].append(frame)
         else:

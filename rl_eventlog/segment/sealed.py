@@ -8,7 +8,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import json
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +23,7 @@ from rl_eventlog.durable import fsync_file, rename_durably, temporary_path
 from rl_eventlog.errors import SegmentError
 from rl_eventlog.layout import SegmentName, sealed_name
 from rl_eventlog.schema import check_version, table as table_schema
-from rl_eventlog.types import Identity, Span
+from rl_eventlog.types import Identity, Span, Spans
 
 from .align import align
 from .same import same_rows
@@ -31,13 +33,13 @@ _POSITION_COLUMNS = ("name", "axis", "axis_value", "step")
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What the footer of a sealed segment says."""
+    """What the footer of a sealed segment or a compacted file says."""
 
     version: str
     table: str
     run_uid: str
-    writer: str
-    span: Span
+    holds: dict[str, list[Span]]
+    """Seqs by writer."""
     rows: int
     min_step: int | None
     max_step: int | None
@@ -82,12 +84,12 @@ def write_sealed(folder: Path, rows: pa.Table, span: Span, number: int, table: s
 
 
 def read_footer(path: Path, name: SegmentName) -> Footer:
-    """Open a sealed segment far enough to know that it is what its name says.
+    """Open a sealed segment or a compacted file far enough to know that it is what its name says.
 
     Raises:
-        SegmentError: it does not open, or its footer and its name differ.
+        SegmentError: it cannot be read, or its footer, its name and its row count differ.
         SchemaVersionError: a newer major version wrote it.
-        OSError: the file cannot be read.
+        OSError: it is gone.
     """
     try:
         parsed = pq.read_metadata(path)
@@ -96,23 +98,38 @@ def read_footer(path: Path, name: SegmentName) -> Footer:
             version=text["rle.version"],
             table=text["rle.table"],
             run_uid=text["rle.run_uid"],
-            writer=text["rle.writer"],
-            span=Span(int(text["rle.first_seq"]), int(text["rle.last_seq"])),
+            holds=_holds(text),
             rows=int(text["rle.rows"]),
             min_step=int(text["rle.min_step"]) if "rle.min_step" in text else None,
             max_step=int(text["rle.max_step"]) if "rle.max_step" in text else None,
             unique_steps=text["rle.unique_steps"] == "true",
         )
-    except FileNotFoundError:
-        raise
-    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+        if isinstance(error, OSError) and error.errno in {errno.ENOENT, errno.ESTALE}:
+            raise
         raise SegmentError(path, f"no readable Parquet footer of ours: {error}") from error
     check_version(footer.version, path)
-    if (name.writer, name.first, name.last) != (footer.writer, footer.span.first, footer.span.last):
+    covers = [(writer, span.first, span.last) for writer, spans in footer.holds.items() for span in spans]
+    if name.level == "sealed" and covers != [(name.writer, name.first, name.last)]:
         raise SegmentError(path, "its footer and its name do not agree")
-    if not footer.rows == len(footer.span) == parsed.num_rows:
-        raise SegmentError(path, f"it holds {parsed.num_rows} rows, its name says {len(footer.span)}")
+    seqs = sum(last - first + 1 for _, first, last in covers)
+    if not footer.rows == seqs == parsed.num_rows:
+        raise SegmentError(path, f"it holds {parsed.num_rows} rows and covers {seqs} seqs")
     return footer
+
+
+def _holds(text: dict[str, str]) -> dict[str, list[Span]]:
+    """What a footer covers: one interval of one writer, or the list of a compacted file."""
+    if "rle.covers" not in text:
+        return {text["rle.writer"]: [Span(int(text["rle.first_seq"]), int(text["rle.last_seq"]))]}
+    holds: dict[str, Spans] = {}
+    for writer, first, last in json.loads(text["rle.covers"]):
+        span = Span(int(first), int(last))
+        spans = holds.setdefault(str(writer), Spans())
+        if spans.missing_from(span) != [span]:
+            raise ValueError(f"writer {writer} is covered twice at {first} to {last}")
+        spans.add(span)
+    return {writer: list(spans) for writer, spans in holds.items()}
 
 
 def file_digest(path: Path) -> str:
