@@ -1,0 +1,123 @@
+"""Launches in the order in which they are attempts of the run, and which writers are one rank.
+
+The order comes from what each launch found on the disk when it began, which no clock can spoil. Only
+launches that did not see one another are ordered by restart counter, then by the time of the launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+import polars as pl
+
+from rl_eventlog.layout import sha16
+
+from .facts import WriterFacts
+
+IDENTITIES = pl.Schema(
+    {
+        "writer": pl.String(),
+        "role": pl.String(),
+        "rank": pl.Int32(),
+        "data_rank": pl.Int32(),
+        "node": pl.String(),
+        "launch": pl.String(),
+        "attempt": pl.Int32(),
+        "rank_key": pl.String(),
+        "incarnation": pl.Int32(),
+        "resume_step": pl.Int64(),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One start of the run."""
+
+    id: str
+    attempt: int
+    """Its number among the launches of the run, from 1."""
+    started: datetime
+    """When its first writer was opened, by that machine's clock."""
+    restart_count: int | None
+
+
+def order_launches(writers: Mapping[str, WriterFacts]) -> list[Launch]:
+    """Number the launches of all writers."""
+    by_launch: dict[str, list[WriterFacts]] = {}
+    for facts in writers.values():
+        by_launch.setdefault(facts.launch, []).append(facts)
+    known = {sha16(launch.encode()) for launch in by_launch}
+
+    def key(launch: str) -> tuple[int, str, int, datetime, str]:
+        members = by_launch[launch]
+        # Later writers of a launch may have seen younger launches; its first has seen only older ones.
+        seen = min(len(known.intersection(facts.launches_seen)) for facts in members)
+        restarts = [facts.restart_count for facts in members if facts.restart_count is not None]
+        base = launch.rpartition("-r")[0] if restarts else ""
+        return seen, base, min(restarts, default=0), min(facts.opened for facts in members), launch
+
+    return [
+        Launch(
+            launch,
+            attempt,
+            min(facts.opened for facts in by_launch[launch]),
+            next((facts.restart_count for facts in by_launch[launch] if facts.restart_count is not None), None),
+        )
+        for attempt, launch in enumerate(sorted(by_launch, key=key), start=1)
+    ]
+
+
+def identities(writers: Mapping[str, WriterFacts], launches: list[Launch]) -> pl.DataFrame:
+    """One row a writer: its attempt, which rank it is, and which incarnation of it.
+
+    Writers with one (attempt, role, rank_key) are one rank; the later incarnation wins. A fork is
+    its parent's rank and incarnation; an unknown rank is a rank of its own, or its Ray actor's.
+    """
+    attempts = {launch.id: launch.attempt for launch in launches}
+    roots = {writer: _root(writer, writers) for writer in writers}
+    keys = {writer: _rank_key(writers[root]) for writer, root in roots.items()}
+    incarnations: dict[str, int] = {}
+    counts: dict[tuple[str, str, str], int] = {}
+    for facts in sorted(writers.values(), key=lambda facts: (facts.opened, facts.writer)):
+        if roots[facts.writer] == facts.writer:
+            rank = (facts.launch, facts.role, keys[facts.writer])
+            incarnations[facts.writer] = counts.get(rank, 0)
+            counts[rank] = incarnations[facts.writer] + 1
+    return pl.DataFrame(
+        [
+            {
+                "writer": facts.writer,
+                "role": facts.role,
+                "rank": facts.rank,
+                "data_rank": facts.data_rank,
+                "node": facts.node,
+                "launch": facts.launch,
+                "attempt": attempts[facts.launch],
+                "rank_key": keys[facts.writer],
+                "incarnation": incarnations[roots[facts.writer]],
+                "resume_step": facts.resume_step,
+            }
+            for facts in writers.values()
+        ],
+        schema=IDENTITIES,
+    )
+
+
+def _root(writer: str, writers: Mapping[str, WriterFacts]) -> str:
+    """The writer that forked off this one's line of forks."""
+    seen = {writer}
+    while (parent := writers[writer].forked_from) in writers and parent not in seen:
+        if writers[parent].launch != writers[writer].launch or writers[parent].role != writers[writer].role:
+            break
+        writer = parent
+        seen.add(writer)
+    return writer
+
+
+def _rank_key(facts: WriterFacts) -> str:
+    if facts.rank is not None:
+        return f"rank {facts.rank}"
+    return f"actor {facts.actor}" if facts.actor else f"writer {facts.writer}"

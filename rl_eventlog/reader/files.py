@@ -1,0 +1,222 @@
+"""`RunFiles`: one look at the folder of a run.
+
+- Never writes, and needs no file but those that hold the rows it returns.
+- May be used while the run is written: it sees the run as of the look; `refresh` looks again.
+- What is damaged is named in `problems`; what is good is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rl_eventlog.documents import read_document
+from rl_eventlog.errors import RunNotFoundError, SegmentError
+from rl_eventlog.layout import RunLayout, SegmentName
+from rl_eventlog.schema import TABLES
+from rl_eventlog.segment.open_segment import read_open
+from rl_eventlog.types import Identity, Span
+
+from .attempts import Launch, identities, order_launches
+from .facts import Problem, WriterFacts, facts_of_segment, latest, read_writers
+from .segments import TableFiles, event_files, look, rows
+
+
+class RunFiles:
+    """The files of a run. Make it with `RunFiles.open`.
+
+    Attributes:
+        path: folder of the run.
+        run_uid: id of the run.
+        name: its display name.
+        writers: facts by writer id.
+        launches: launches in the order of their attempts.
+    """
+
+    def __init__(self, path: Path, run_uid: str, writers: dict[str, WriterFacts], problems: list[Problem]) -> None:
+        """Use `open`."""
+        self.path = path
+        self.layout = RunLayout(path)
+        self.run_uid = run_uid
+        self.writers = writers
+        self.launches: list[Launch] = order_launches(writers)
+        self._problems = problems
+        self._tables: dict[str, TableFiles] = {}
+        self._digests = False
+
+    @classmethod
+    def open(cls, path: Path, *, digests: bool = False) -> RunFiles:
+        """Look at a run.
+
+        Args:
+            path: its folder.
+            digests: compare each sealed file with the digest in its name.
+
+        Raises:
+            RunNotFoundError: the path holds no run.
+            SchemaVersionError: a newer major version wrote it.
+        """
+        layout = RunLayout(path)
+        if not layout.writers.is_dir() and not layout.events.is_dir() and not layout.run_json.is_file():
+            there = "is not there" if not path.exists() else "has neither run.json, writers/ nor events/"
+            raise RunNotFoundError(f"{path}: no run of rl-eventlog: it {there}; give the folder <root>/<run>")
+        writers, problems = read_writers(layout)
+        writers |= _writers_of_segments(layout, writers, problems)
+        run_uid = _run_uid(layout, writers, problems)
+        foreign = [facts for facts in writers.values() if facts.identity.run_uid != run_uid]
+        for facts in foreign:
+            problems.append(Problem(layout.writer(facts.writer), f"of another run ({facts.identity.run_uid}), left out"))
+            del writers[facts.writer]
+        files = cls(path, run_uid, writers, problems)
+        files._digests = digests
+        return files
+
+    def refresh(self) -> RunFiles:
+        """Look again."""
+        return RunFiles.open(self.path, digests=self._digests)
+
+    @property
+    def name(self) -> str:
+        """Display name: what the last writer says, else the folder's."""
+        return next((facts.name for facts in latest(self.writers.values()) if facts.name), self.path.name)
+
+    @property
+    def project(self) -> str | None:
+        """Project at the targets: the last that a writer gave."""
+        return next((facts.project for facts in latest(self.writers.values()) if facts.project), None)
+
+    @property
+    def group(self) -> str | None:
+        """Group of runs: the last that a writer gave."""
+        return next((facts.group for facts in latest(self.writers.values()) if facts.group), None)
+
+    @property
+    def notes(self) -> str | None:
+        """Free text: the last that a writer gave."""
+        return next((facts.notes for facts in latest(self.writers.values()) if facts.notes), None)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Free words: the last that a writer gave."""
+        return next((facts.tags for facts in latest(self.writers.values()) if facts.tags), ())
+
+    @property
+    def problems(self) -> list[Problem]:
+        """Files that could not be used, as far as tables were looked at."""
+        return [*self._problems, *(problem for files in self._tables.values() for problem in files.problems)]
+
+    def table(self, table: str) -> TableFiles:
+        """The files of one table, as of the first look at it."""
+        if table not in self._tables:
+            self._tables[table] = look(self.layout, table, self.run_uid, digests=self._digests)
+        return self._tables[table]
+
+    def rows(self, table: str, *, frontier: Mapping[str, int] | None = None) -> pl.LazyFrame:
+        """Rows by the coverage rule: each (writer, seq) once, columns of the sealed form.
+
+        Args:
+            table: name of the table.
+            frontier: last seq to use by writer; writers that are not in it give nothing.
+        """
+        frame = rows(self.table(table))
+        if frontier is None:
+            return frame
+        limits = pl.LazyFrame(
+            {"writer": list(frontier), "last_seq": list(frontier.values())},
+            schema={"writer": pl.String(), "last_seq": pl.Int64()},
+        )
+        return frame.join(limits, on="writer").filter(pl.col("seq") <= pl.col("last_seq")).drop("last_seq")
+
+    def last_seqs(self, table: str) -> dict[str, int]:
+        """By writer the last seq that has no gap before it; writers without row 0 are left out."""
+        result = {}
+        for writer, spans in self.table(table).coverage.covered.items():
+            first = next(iter(spans), None)
+            if first is not None and first.first == 0:
+                result[writer] = first.last
+        return result
+
+    def gaps(self, table: str) -> dict[str, list[Span]]:
+        """Seqs that were written and that no usable file holds, by writer."""
+        ends = {w: facts.end.last_seq[table] for w, facts in self.writers.items() if facts.end and table in facts.end.last_seq}
+        return self.table(table).coverage.gaps(ends)
+
+    def identities(self) -> pl.DataFrame:
+        """One row a writer: attempt, rank and incarnation."""
+        return identities(self.writers, self.launches)
+
+
+def find_runs(root: Path) -> list[Path]:
+    """Folders of runs at or below `root`, at most two levels down, sorted."""
+    if _is_run(root):
+        return [root]
+    found: list[Path] = []
+    for child in sorted(_folders(root)):
+        if _is_run(child):
+            found.append(child)
+        else:
+            found += [grandchild for grandchild in sorted(_folders(child)) if _is_run(grandchild)]
+    return found
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "writers").is_dir() or (path / "run.json").is_file()
+
+
+def _folders(path: Path) -> list[Path]:
+    try:
+        return [child for child in path.iterdir() if child.is_dir() and not child.name.startswith(".")]
+    except OSError:
+        return []
+
+
+def _run_uid(layout: RunLayout, writers: Mapping[str, WriterFacts], problems: list[Problem]) -> str:
+    """Of run.json; where that is gone or torn, or writers differ, of the earliest writer."""
+    earliest = min(writers.values(), key=lambda facts: facts.writer, default=None)
+    try:
+        uid = str(read_document(layout.run_json)["run_uid"])
+    except FileNotFoundError:
+        uid = None
+    except (OSError, ValueError, KeyError) as error:
+        problems.append(Problem(layout.run_json, f"unreadable, its writers are asked instead: {error}"))
+        uid = None
+    if earliest is None:
+        return uid or ""
+    uids = {facts.identity.run_uid for facts in writers.values()}
+    return uid if uid in uids else earliest.identity.run_uid
+
+
+def _writers_of_segments(
+    layout: RunLayout, known: Mapping[str, WriterFacts], problems: list[Problem]
+) -> dict[str, WriterFacts]:
+    """Facts of writers whose documents are gone, from their segments."""
+    found: dict[str, WriterFacts] = {}
+    for table in TABLES:
+        for path, name in event_files(layout, table):
+            if name.writer in known or name.writer in found:
+                continue
+            try:
+                identities_there = [read_open(path).identity] if name.level == "open" else _sealed_identities(path, name)
+            except (SegmentError, OSError):
+                continue  # named when the table is looked at
+            for identity in identities_there:
+                if identity.writer not in known and identity.writer not in found:
+                    found[identity.writer] = facts_of_segment(identity)
+                    problems.append(Problem(layout.writer(identity.writer), "gone; the segments say who wrote them"))
+    return found
+
+
+def _sealed_identities(path: Path, name: SegmentName) -> list[Identity]:
+    try:
+        if name.level == "sealed":
+            return [Identity.from_metadata(pq.read_metadata(path).metadata or {})]
+        uid = (pq.read_metadata(path).metadata or {})[b"rle.run_uid"].decode()
+        columns = ["writer", "launch", "role", "rank", "data_rank", "node"]
+        table = pq.read_table(path, columns=columns).group_by(columns).aggregate([])
+        return [Identity(run_uid=uid, **row) for row in table.to_pylist()]
+    except (pa.ArrowException, KeyError, ValueError) as error:
+        raise SegmentError(path, str(error)) from error

@@ -1,0 +1,149 @@
+"""The event files of one table: which there are, which are usable, and their rows as a LazyFrame.
+
+- Open segments are read batch by batch from a copy in memory, never mapped.
+- A file that vanished meanwhile means: list again.
+- A file that cannot be used covers nothing and is named.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+
+from rl_eventlog.errors import SegmentError
+from rl_eventlog.layout import RunLayout, SegmentName
+from rl_eventlog.schema import table as table_schema
+from rl_eventlog.segment.align import align, unknown_columns
+from rl_eventlog.segment.coverage import Candidate, Coverage, Use, cover
+from rl_eventlog.segment.open_segment import OpenContent, read_open
+from rl_eventlog.segment.sealed import check_digest, read_footer, with_identity
+from rl_eventlog.types import Span
+
+from .facts import Problem
+
+_LISTINGS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """The usable files of one table and what is taken from each."""
+
+    table: str
+    coverage: Coverage
+    open_contents: Mapping[Path, OpenContent]
+    problems: list[Problem] = field(default_factory=list)
+    torn_tails: Mapping[Path, int] = field(default_factory=dict)
+    """Bytes after the last whole batch of an open segment: a write that was cut off."""
+
+
+def event_files(layout: RunLayout, table: str) -> Iterator[tuple[Path, SegmentName]]:
+    """Event files of a table: two folder levels, whatever the folders are called."""
+    try:
+        shards = [entry.path for entry in os.scandir(layout.events / table) if entry.is_dir()]
+    except FileNotFoundError:
+        return
+    for shard in sorted(shards):
+        for entry in sorted(os.scandir(shard), key=lambda entry: entry.name):
+            if name := SegmentName.parse(entry.name):
+                yield Path(entry.path), name
+
+
+def look(layout: RunLayout, table: str, run_uid: str, *, digests: bool = False) -> TableFiles:
+    """List the files of a table and apply the coverage rule.
+
+    Raises:
+        SchemaVersionError: a newer major version wrote one of them.
+        OSError: files keep vanishing, or a folder cannot be read.
+    """
+    for attempt in range(_LISTINGS):
+        try:
+            return _look(layout, table, run_uid, digests)
+        except FileNotFoundError:  # sealed, reclaimed or compacted between listing and reading
+            if attempt == _LISTINGS - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _look(layout: RunLayout, table: str, run_uid: str, digests: bool) -> TableFiles:
+    candidates: list[Candidate] = []
+    contents: dict[Path, OpenContent] = {}
+    problems: list[Problem] = []
+    for path, name in event_files(layout, table):
+        try:
+            if name.level == "open":
+                content = read_open(path)
+                owner, holds = content.identity.run_uid, {content.identity.writer: [s for s, _ in content.pieces]}
+                contents[path] = content
+                problems += [Problem(path, f"damaged at byte {d.offset}: {d.reason}") for d in content.damage]
+            else:
+                footer = read_footer(path, name)
+                owner, holds = footer.run_uid, footer.holds
+                if digests:
+                    check_digest(path, name)
+        except SegmentError as error:
+            problems.append(Problem(path, error.reason))
+            continue
+        if owner != run_uid:
+            problems.append(Problem(path, f"it belongs to another run ({owner}), left out"))
+        else:
+            candidates.append(Candidate(path, name.level, holds))
+    tails = {path: content.torn_tail for path, content in contents.items() if content.torn_tail}
+    return TableFiles(table, cover(candidates), contents, problems, tails)
+
+
+def rows(files: TableFiles) -> pl.LazyFrame:
+    """All rows by the coverage rule, with the columns of the sealed form."""
+    schema = polars_schema(files.table)
+    whole = [use.candidate.path for use in files.coverage.uses if use.whole and use.candidate.level != "open"]
+    frames = [_scan(whole, schema)] if whole else []
+    open_tables: list[pa.Table] = []
+    for use in files.coverage.uses:
+        if use.candidate.level == "open":
+            open_tables += _open_tables(files, use)
+        elif not use.whole:
+            frames.append(_scan([use.candidate.path], schema).filter(_takes(use)))
+    if open_tables:
+        frame = pl.from_arrow(pa.concat_tables(open_tables))
+        assert isinstance(frame, pl.DataFrame)
+        frames.append(frame.lazy())
+    return pl.concat(frames) if frames else pl.LazyFrame(schema=schema)
+
+
+def polars_schema(table: str) -> pl.Schema:
+    """Columns of the sealed form of a table, as Polars types."""
+    frame = pl.from_arrow(table_schema(table).sealed.empty_table())
+    assert isinstance(frame, pl.DataFrame)
+    return frame.schema
+
+
+def _scan(paths: list[Path], schema: pl.Schema) -> pl.LazyFrame:
+    return pl.scan_parquet(
+        paths, schema=schema, glob=False, extra_columns="ignore", missing_columns="insert"
+    ).select(schema.names())
+
+
+def _takes(use: Use) -> pl.Expr:
+    """The seqs to take from a file that others cover in part."""
+    return pl.any_horizontal(
+        (pl.col("writer") == writer) & pl.col("seq").is_between(span.first, span.last)
+        for writer, spans in use.takes.items()
+        for span in spans
+    )
+
+
+def _open_tables(files: TableFiles, use: Use) -> Iterator[pa.Table]:
+    content = files.open_contents[use.candidate.path]
+    schema = table_schema(files.table)
+    for span, table in content.pieces:
+        if unknown := unknown_columns(table, schema.open):
+            files.problems.append(Problem(content.path, f"columns of a newer version left out: {', '.join(unknown)}"))
+        sealed = with_identity(align(table, schema.open), span, content.identity, schema.sealed)
+        for take in use.takes[content.identity.writer]:
+            first, last = max(take.first, span.first), min(take.last, span.last)
+            if first <= last:
+                yield sealed.slice(first - span.first, len(Span(first, last)))

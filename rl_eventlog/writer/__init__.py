@@ -1,0 +1,13 @@
+"""The writing side: what a training process uses. Loads pyarrow and nothing heavier."""
+
+from __future__ import annotations
+
+from .event_writer import CloseReport, EventWriter, last_opened
+from .null import NullWriter
+
+__all__ = ["CloseReport", "EventWriter", "NullWriter", "current"]
+
+
+def current() -> EventWriter | NullWriter:
+    """The last opened, unclosed writer of this process; a `NullWriter` where there is none."""
+    return last_opened() or NullWriter()

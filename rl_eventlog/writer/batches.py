@@ -1,0 +1,74 @@
+"""Record batches of the plain tables from Python values. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from rl_eventlog.schema import table
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One scalar of a call."""
+
+    name: str
+    value: float | None
+    weight: float | None
+    reduction: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where the rows of a call lie."""
+
+    step: int | None
+    time_us: int
+    axis: str | None = None
+    axis_value: float | None = None
+    closes_step: bool = False
+
+
+def metrics_batch(metrics: Sequence[Metric], position: Position) -> pa.RecordBatch:
+    """One row a metric."""
+    count = len(metrics)
+    return _batch(
+        "metrics",
+        count,
+        {
+            "step": position.step,
+            "time": position.time_us,
+            "axis": position.axis,
+            "axis_value": position.axis_value,
+            "closes_step": True if position.closes_step else None,
+        },
+        {
+            "name": [metric.name for metric in metrics],
+            "value": [metric.value for metric in metrics],
+            "weight": [metric.weight for metric in metrics],
+            "reduction": [metric.reduction for metric in metrics],
+        },
+    )
+
+
+def row_batch(name: str, row: dict[str, Any]) -> pa.RecordBatch:
+    """One row of any table; columns that are not given are null."""
+    return _batch(name, 1, row, {})
+
+
+def rows_batch(name: str, rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
+    """Rows of any table; columns that are not given are null."""
+    columns = {field.name: [row.get(field.name) for row in rows] for field in table(name).open}
+    return _batch(name, len(rows), {}, columns)
+
+
+def _batch(name: str, count: int, constants: dict[str, Any], columns: dict[str, list[Any]]) -> pa.RecordBatch:
+    schema = table(name).open
+    arrays = [
+        pa.array(columns[field.name] if field.name in columns else [constants.get(field.name)] * count, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,0 +1,77 @@
+"""Many values as one mergeable row: moments and DDSketch bins.
+
+Bin i holds gamma^(i-1) < x <= gamma^i, so a quantile read from the bins is within 1% of the value
+(Masson, Rim, Lee: DDSketch, VLDB 2019). At most 2,048 bins a sign are kept; beyond that the lowest
+ones collapse. Values that are not finite count in `count` and the moments, and in no bin.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+RELATIVE_ERROR = 0.01
+GAMMA = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)
+MAX_BINS = 2048
+
+
+def sketch(values: Sequence[float]) -> dict[str, Any]:
+    """The columns of a distributions row for `values`, any number of floats."""
+    array = pa.array(values, pa.float64())
+    finite = array.filter(pc.is_finite(array))
+    positive = finite.filter(pc.greater(finite, 0.0))
+    negative = finite.filter(pc.less(finite, 0.0))
+    index, count = _bins(positive)
+    negative_index, negative_count = _bins(pc.negate(negative))
+    return {
+        **_moments(array),
+        "bin_index": index,
+        "bin_count": count,
+        "negative_bin_index": negative_index,
+        "negative_bin_count": negative_count,
+        "zero_count": len(finite) - len(positive) - len(negative),
+        "gamma": GAMMA,
+    }
+
+
+def given_histogram(counts: Sequence[float], edges: Sequence[float]) -> dict[str, Any]:
+    """The columns of a distributions row for K counts between K+1 edges, which must rise.
+
+    Raises:
+        ValueError: the lengths do not fit, or the edges do not rise.
+    """
+    if len(edges) != len(counts) + 1 or any(not low < high for low, high in zip(edges, edges[1:], strict=False)):
+        raise ValueError(f"{len(counts)} counts need {len(counts) + 1} rising edges, got {len(edges)}")
+    whole = [int(count) for count in counts]
+    return {"count": sum(whole), "edges": [float(edge) for edge in edges], "edge_counts": whole}
+
+
+def _moments(array: pa.Array) -> dict[str, Any]:
+    if len(array) == 0:
+        return {"count": 0}
+    total = pc.sum(array).as_py()
+    has_nan = math.isnan(total)
+    centred = pc.subtract(array, total / len(array))
+    return {
+        "count": len(array),
+        "sum": total,
+        # Arrow's own min and max skip NaN
+        "min": math.nan if has_nan and pc.any(pc.is_nan(array)).as_py() else pc.min(array).as_py(),
+        "max": math.nan if has_nan and pc.any(pc.is_nan(array)).as_py() else pc.max(array).as_py(),
+        "m2": pc.sum(pc.multiply(centred, centred)).as_py(),
+    }
+
+
+def _bins(positive: pa.Array) -> tuple[list[int], list[int]]:
+    """Indices, rising, and counts."""
+    indices = pc.ceil(pc.divide(pc.ln(positive), math.log(GAMMA))).cast(pa.int32())
+    counted = sorted((entry["values"], entry["counts"]) for entry in pc.value_counts(indices).to_pylist())
+    if len(counted) > MAX_BINS:
+        split = len(counted) - MAX_BINS
+        lowest = sum(count for _, count in counted[: split + 1])
+        counted = [(counted[split][0], lowest), *counted[split + 1 :]]
+    return [index for index, _ in counted], [count for _, count in counted]

@@ -1,0 +1,636 @@
+"""`EventWriter`: what a training process calls.
+
+- A log call that returned is with the kernel, or counted as lost.
+- No log call raises because of a value; what cannot be logged is skipped, counted, and named once.
+- Calls may come from any thread, and from a signal handler.
+- After a fork the child is a writer of its own, from its first row on.
+- `close` reports what is there and what is not; it does not raise unless asked to.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import threading
+import time
+import traceback
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from rl_eventlog.documents import encode_document, now_utc, time_text
+from rl_eventlog.durable import write_durably
+from rl_eventlog.errors import WriterClosedError
+from rl_eventlog.ids import new_ulid
+from rl_eventlog.layout import RunLayout
+from . import distributions
+from .accumulate import Accumulator
+from .artifacts import store_artifact
+from .batches import Metric, Position, metrics_batch, row_batch, rows_batch
+from .heartbeat import Background, Heartbeat, call_within
+from .hparams import flatten_hparams
+from .provenance import git_diff, provenance
+from .registration import Labels, Registration, Resume, inherit_launch, register, run_folder
+from .rows import Limits, RowStore
+from .samples import sample_rows, to_json
+from .timers import Timer
+from .values import Sorted, lookup, sort_values
+from .whoami import WhoAmI, who_am_i
+
+logger = logging.getLogger("rl_eventlog")
+
+MAX_TEXT_BYTES = 64 << 10
+OnError = Literal["warn", "raise"]
+
+
+@dataclass(frozen=True, slots=True)
+class CloseReport:
+    """What `EventWriter.close` found."""
+
+    rows: Mapping[str, int]
+    """Rows written, by table."""
+    rows_lost: Mapping[str, int]
+    """Rows that could not be written, by table."""
+    left_open: tuple[Path, ...] = ()
+    """Segments not sealed in time: whole and readable, `rleventlog seal` seals them."""
+    counters: Mapping[str, int] = field(default_factory=dict)
+    """What was skipped, by reason."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every row is on the disk and sealed."""
+        return not self.left_open and not any(self.rows_lost.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """Arguments of `open` that a forked child needs again."""
+
+    path: Path
+    run: str
+    who: WhoAmI
+    labels: Labels
+    resume: Resume
+    resume_step: int | None
+    parent_run: str | None
+    limits: Limits
+    raise_errors: bool
+    fsync_seconds: float
+    beat_seconds: float
+
+
+class EventWriter:
+    """Writes the events of one process. Make it with `EventWriter.open`."""
+
+    timer: Timer
+    """Times labelled spans: ``with log.timer.time("generation"): ...``."""
+
+    def __init__(self, options: _Options, provenance_facts: Mapping[str, Any] | None, diff: bytes | None) -> None:
+        """Use `open`."""
+        self._options = options
+        self._closed: CloseReport | None = None
+        self._step: int | None = None
+        self._last_step: int | None = None
+        self._last_call = time.monotonic()
+        self._accumulator = Accumulator()
+        self._counters: Counter[str] = Counter()
+        self._named: set[tuple[str, str]] = set()
+        self._forked_from: str | None = None
+        self._started = False
+        self._start_lock = threading.Lock()
+        self.timer = Timer(self._log_span)
+        self._start(provenance_facts)
+        if diff:
+            self._store(lambda: store_artifact(self._layout, io.BytesIO(diff), "git.diff", "file", None), None)
+        _writers.add(self)
+
+    @classmethod
+    def open(
+        cls,
+        root: str | os.PathLike[str] | None = None,
+        *,
+        run: str | None = None,
+        project: str | None = None,
+        group: str | None = None,
+        tags: Sequence[str] = (),
+        notes: str | None = None,
+        role: str | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        data_rank: int | None = None,
+        launch_id: str | None = None,
+        resume: Resume = "allow",
+        resume_step: int | None = None,
+        parent_run: str | None = None,
+        on_error: OnError = "warn",
+        capture_diff: bool = True,
+        segment_bytes: int = 64 << 20,
+        segment_seconds: float = 6 * 3600.0,
+        fsync_interval_seconds: float = 5.0,
+        beat_interval_seconds: float = 30.0,
+    ) -> EventWriter:
+        """Enter a run, or make it, and return a writer for this process.
+
+        Args:
+            root: folder of the runs; `$RLEVENTLOG_DIR` or ``./runs`` where not given. A relative root
+                lies in `$RLEVENTLOG_DIR`, if that is set.
+            run: name of the run; else `$RLEVENTLOG_RUN`, else what the scheduler calls the job.
+            project: project of the run at the targets.
+            group: group of runs at the targets.
+            tags: free words.
+            notes: free text.
+            role: what the process does; else `$RLEVENTLOG_ROLE`, the class of a Ray actor, or ``main``.
+            rank: number within the role, from 0; else from the launcher, else unknown.
+            world_size: ranks of the role.
+            data_rank: data-parallel rank, where other ranks see the same data.
+            launch_id: id of this start of the run, equal in all its processes.
+            resume: ``never`` refuses a run that exists, ``must`` one that does not.
+            resume_step: first step this attempt will log; hides what older attempts have from there on.
+            parent_run: `run_uid` of the run this one goes on from.
+            on_error: ``raise`` lets log calls raise `WriteError` when the disk refuses.
+            capture_diff: keep uncommitted changes of the code as an artifact.
+            segment_bytes: size at which a segment is rotated, bytes.
+            segment_seconds: age at which a segment is rotated, seconds.
+            fsync_interval_seconds: how often the background puts rows on the disk.
+            beat_interval_seconds: how often the heartbeat is written.
+
+        Raises:
+            OpenError: nothing could be written there; path and reason are named.
+            IdentityError: the process cannot tell its run or its rank.
+        """
+        who = who_am_i(role=role, rank=rank, world_size=world_size, data_rank=data_rank, launch_id=launch_id)
+        path, name = run_folder(root, run, who, new_ulid())
+        options = _Options(
+            path=path,
+            run=name,
+            who=who,
+            labels=Labels(project, group, tuple(tags), notes),
+            resume=resume,
+            resume_step=resume_step,
+            parent_run=parent_run,
+            limits=Limits(segment_bytes, segment_seconds),
+            raise_errors=on_error == "raise",
+            fsync_seconds=fsync_interval_seconds,
+            beat_seconds=beat_interval_seconds,
+        )
+        carries_provenance = who.rank.rank in (0, None)
+        writer = cls(
+            options,
+            provenance() if carries_provenance else None,
+            git_diff() if carries_provenance and capture_diff else None,
+        )
+        inherit_launch(who)
+        _opened.append(writer)
+        return writer
+
+    # -- where and who ---------------------------------------------------------------------------
+
+    @property
+    def path(self) -> Path:
+        """Folder of the run."""
+        return self._options.path
+
+    @property
+    def run(self) -> str:
+        """Name of the run."""
+        return self._options.run
+
+    @property
+    def writer_id(self) -> str:
+        """Id of this writer."""
+        return self._registration.identity.writer
+
+    # -- logging ---------------------------------------------------------------------------------
+
+    def set_step(self, step: int) -> None:
+        """The step of every later call that names none, timers included."""
+        self._step = int(step)
+
+    def log_metrics(
+        self,
+        metrics: Mapping[str, Any],
+        step: int | None = None,
+        prefix: str = "",
+        step_metric: str | None = None,
+        step_finished: bool = False,
+        *,
+        weight: float | Mapping[str, float] | None = None,
+        reduce: str | Mapping[str, str] | None = None,
+    ) -> None:
+        """Log the values of one moment.
+
+        Args:
+            metrics: values by key. Scalars become metrics, lists and arrays distributions, texts
+                markers; nested mappings are flattened with ``/``.
+            step: training step; `set_step`'s where not given.
+            prefix: put before each key, with a ``/``.
+            step_metric: key of the value that is the position on another x-axis, with or without
+                the prefix; it becomes no row of its own.
+            step_finished: this process is done with the step.
+            weight: weight in means over ranks, one for all keys or a mapping by key.
+            reduce: how ranks are merged, one for all keys or a mapping by key or glob: mean, sum,
+                min, max, last, none, std, p50, p90, p95, p99.
+        """
+        self._ready()
+        values = sort_values(metrics)
+        names = {key: f"{prefix}/{key}" if prefix else key for key in (*values.scalars, *values.many, *values.texts)}
+        axis_value = self._take_axis(values, names, step_metric)
+        position = self._position(step, step_metric if axis_value is not None else None, axis_value, step_finished)
+        rows = [
+            Metric(names[key], value, _number(lookup(weight, key, names[key])), lookup(reduce, key, names[key]))
+            for key, value in values.scalars.items()
+        ]
+        if rows:
+            self._rows.append("metrics", metrics_batch(rows, position))
+        elif step_finished:
+            self._mark("step_closed", position, "debug", None, {})
+        self._log_the_rest(values, names, position)
+
+    def accumulate(self, metrics: Mapping[str, Any], *, weight: float = 1.0) -> None:
+        """Add one micro-batch to the weighted means that `log_accumulated` logs.
+
+        Args:
+            metrics: scalars by key.
+            weight: weight of the micro-batch, say its number of tokens.
+        """
+        self._ready()
+        for key, kind in self._accumulator.add(metrics, float(weight)).items():
+            self._skip("not accumulated", key, kind)
+
+    def log_accumulated(
+        self,
+        step: int | None = None,
+        *,
+        prefix: str = "",
+        step_metric: str | None = None,
+        step_finished: bool = False,
+    ) -> None:
+        """Log what was accumulated; the weight of each row is the sum of its weights."""
+        means = self._accumulator.take()
+        self.log_metrics(
+            {key: mean for key, (mean, _) in means.items()},
+            step,
+            prefix,
+            step_metric,
+            step_finished,
+            weight={key: weights for key, (_, weights) in means.items()},
+        )
+
+    def log_timing(self, name: str, seconds: float, step: int | None = None, *, start: float | None = None) -> None:
+        """Log a duration.
+
+        Args:
+            name: name of the span, ``/`` for nesting.
+            seconds: its length.
+            step: training step; `set_step`'s where not given.
+            start: when it began, seconds since 1970; unknown where not given.
+        """
+        self._ready()
+        position = self._position(step)
+        row = {
+            "step": position.step,
+            "time": position.time_us,
+            "name": name,
+            "start": None if start is None else int(start * 1_000_000),
+            "duration_seconds": float(seconds),
+            "count": 1,
+        }
+        self._rows.append("timings", row_batch("timings", row))
+
+    def log_hyperparams(self, params: Any) -> None:
+        """Log hyperparameters: a mapping, dataclass, namespace, pydantic model or OmegaConf node.
+
+        Credentials are replaced before anything is written. Logged again, the later value counts
+        and the earlier one stays in the history.
+        """
+        self._ready()
+        try:
+            flat = flatten_hparams(params)
+        except TypeError as error:
+            self._skip("no hyperparameters", "params", str(error))
+            return
+        position = self._position(None)
+        rows = [{"step": position.step, "time": position.time_us, "key": k, "value": v} for k, v in flat.items()]
+        if rows:
+            self._rows.append("hparams", rows_batch("hparams", rows))
+
+    def log_histogram(self, histogram: Any, step: int | None = None, name: str = "histogram") -> None:
+        """Log a distribution.
+
+        Args:
+            histogram: values of any number and shape, or a pair (counts [K], edges [K+1]) as
+                ``numpy.histogram`` returns it.
+            step: training step.
+            name: name of the series.
+        """
+        self._ready()
+        position = self._position(step)
+        if isinstance(histogram, tuple) and len(histogram) == 2 and all(hasattr(part, "__len__") for part in histogram):
+            try:
+                self._log_distribution(name, distributions.given_histogram(*map(list, histogram)), position)
+            except (ValueError, TypeError) as error:
+                self._skip("no histogram", name, str(error))
+            return
+        values = sort_values({name: histogram})
+        values.many |= {key: [v] for key, v in values.scalars.items() if v is not None}
+        values.scalars.clear()
+        self._log_the_rest(values, {key: key for key in (*values.many, *values.texts)}, position)
+
+    def log_plot(self, figure: Any, step: int | None = None, name: str = "plot") -> None:
+        """Log a Matplotlib figure, or anything with its `savefig`, as a PNG artifact."""
+        self._ready()
+        image = io.BytesIO()
+        try:
+            figure.savefig(image, format="png")
+        except Exception as error:  # noqa: BLE001 -- drawing runs the user's and a library's code
+            self._skip("no figure", name, repr(error))
+            return
+        image.seek(0)
+        self._store(lambda: store_artifact(self._layout, image, name, "figure", f"{name}.png"), step)
+
+    def log_artifact(self, path: str | os.PathLike[str], name: str | None = None, kind: str = "file") -> None:
+        """Keep a copy of a file in the run.
+
+        Args:
+            path: the file.
+            name: name in the run; the file's own where not given.
+            kind: file, figure, checkpoint or model.
+        """
+        self._ready()
+        source = Path(path)
+
+        def store() -> dict[str, Any]:
+            with source.open("rb") as file:
+                return store_artifact(self._layout, file, name or source.name, kind, str(source))
+
+        self._store(store, None)
+
+    def log_gpu_samples(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Log looks at GPUs and hosts: mappings with the columns of the gpu_samples table."""
+        self._ready()
+        position = self._position(None)
+        filled = [{"step": position.step, "time": position.time_us, **row} for row in rows]
+        if filled:
+            self._rows.append("gpu_samples", rows_batch("gpu_samples", filled))
+
+    def log_samples(self, samples: Any, step: int | None = None, *, split: str = "validation") -> None:
+        """Log generated responses.
+
+        Args:
+            samples: records (a list of mappings), columns (a mapping of equally long lists), an Arrow
+                table or a Polars frame. Known fields: dataset, prompt, response, reference, messages,
+                reward, rewards, advantage, ...; others are kept in `extra`.
+            step: training step.
+            split: ``validation`` or ``rollout``.
+        """
+        self._ready()
+        position = self._position(step)
+        try:
+            batch = sample_rows(samples, step=position.step, split=split, time_us=position.time_us)
+        except (ValueError, TypeError) as error:
+            self._skip("no samples", split, str(error))
+            return
+        if batch.num_rows:
+            self._rows.append("samples", batch)
+
+    def mark(self, name: str, *, step: int | None = None, level: str = "info", text: str = "", **fields: Any) -> None:
+        """Log that something happened: ``mark("checkpoint", step=100, path=...)``."""
+        self._ready()
+        self._mark(name, self._position(step), level, text or None, fields)
+
+    def flush(self, fsync: bool = False) -> None:
+        """Wait until every row is with the kernel, or, with `fsync`, on the disk.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        if fsync and self._started:
+            self._rows.fsync()
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def close(self, timeout: float = 5.0, *, reason: str = "finished") -> CloseReport:
+        """Seal all segments and write the end record. A second call returns the first report.
+
+        Args:
+            timeout: seconds to wait for sealing; what is not sealed by then stays open.
+            reason: why the training ended.
+        """
+        if self._closed is not None:
+            return self._closed
+        if not self._started:  # a fork that logged nothing
+            return self._finish(CloseReport({}, {}))
+        deadline = time.monotonic() + timeout
+        if left := self._accumulator.take():
+            self._counters["accumulated and never logged"] += len(left)
+        self._background.stop(timeout)
+        rows = {table: last + 1 for table, last in self._rows.last_seqs().items()}
+        call_within(lambda: self._seal_and_end(reason), deadline - time.monotonic())
+        return self._finish(
+            CloseReport(rows, dict(self._rows.rows_lost), tuple(self._rows.left_open()), dict(self._counters))
+        )
+
+    def __enter__(self) -> EventWriter:
+        """Use as a context manager: `close` at the end, also of a failed training."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close; an exception of the training is marked and passes through."""
+        if error is not None and kind is not None and not issubclass(kind, (SystemExit, GeneratorExit)):
+            self.mark("exception", level="error", text="".join(traceback.format_exception(kind, error, trace)))
+        self.close(reason="finished" if kind is None else kind.__name__)
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _start(self, provenance_facts: Mapping[str, Any] | None) -> None:
+        options = self._options
+        self._registration: Registration = register(
+            options.path,
+            options.run,
+            options.who,
+            writer=new_ulid(),
+            labels=options.labels,
+            resume=options.resume if self._forked_from is None else "allow",
+            resume_step=options.resume_step,
+            forked_from=self._forked_from,
+            parent_run=options.parent_run,
+            beat_seconds=options.beat_seconds,
+            provenance=provenance_facts,
+        )
+        for warning in self._registration.warnings:
+            logger.warning("rl-eventlog: %s", warning)
+        self._layout: RunLayout = self._registration.layout
+        self._rows = RowStore(
+            self._layout, self._registration.identity, options.limits, raise_errors=options.raise_errors
+        )
+        self._heartbeat = Heartbeat(self._layout.beat(self.writer_id), self._describe)
+        self._next_beat = 0.0
+        self._background = Background(self._tick, min(options.fsync_seconds, options.beat_seconds))
+        self._started = True
+
+    def _ready(self) -> None:
+        if self._closed is not None:
+            raise WriterClosedError(f"the writer of {self.path} is closed: open a new one to log more")
+        self._last_call = time.monotonic()
+        if not self._started:
+            with self._start_lock:
+                if not self._started:
+                    self._start(None)
+
+    def _tick(self) -> None:
+        self._rows.fsync()
+        self._rows.rotate_old()
+        self._rows.seal_rotated()
+        if time.monotonic() >= self._next_beat:
+            self._heartbeat.beat()
+            self._next_beat = time.monotonic() + self._options.beat_seconds
+
+    def _describe(self) -> dict[str, Any]:
+        return {
+            "writer": self.writer_id,
+            "step": self._last_step,
+            "idle_seconds": round(time.monotonic() - self._last_call, 3),
+            "open_timers": self.timer.open_labels()[:8],
+            "rows_at_risk": 0,
+            "rows_lost": sum(self._rows.rows_lost.values()),
+        }
+
+    def _seal_and_end(self, reason: str) -> None:
+        last_seqs = self._rows.last_seqs()
+        self._rows.end_segments()
+        self._rows.seal_rotated()
+        end = {
+            "writer": self.writer_id,
+            "ended": time_text(now_utc()),
+            "reason": reason,
+            "last_seq": last_seqs,
+            "rows_lost": dict(self._rows.rows_lost),
+            "counters": dict(self._counters),
+        }
+        write_durably(self._layout.end(self.writer_id), encode_document(end))
+        self._rows.remove_sealed()
+        self._heartbeat.close()
+
+    def _finish(self, report: CloseReport) -> CloseReport:
+        self._closed = report
+        if self in _opened:
+            _opened.remove(self)
+        return report
+
+    def _position(
+        self, step: int | None, axis: str | None = None, axis_value: float | None = None, closes_step: bool = False
+    ) -> Position:
+        chosen = self._step if step is None else int(step)
+        if chosen is not None:
+            self._last_step = chosen
+        return Position(chosen, time.time_ns() // 1000, axis, axis_value, closes_step)
+
+    def _take_axis(self, values: Sorted, names: Mapping[str, str], step_metric: str | None) -> float | None:
+        """Take the value that is the position out of the call."""
+        if step_metric is None:
+            return None
+        for key in list(values.scalars):
+            if step_metric in (key, names[key]) and values.scalars[key] is not None:
+                return values.scalars.pop(key)
+        return None
+
+    def _log_the_rest(self, values: Sorted, names: Mapping[str, str], position: Position) -> None:
+        for key, many in values.many.items():
+            if many:
+                self._log_distribution(names[key], distributions.sketch(many), position)
+        for key, text in values.texts.items():
+            self._mark(names[key], position, "info", text, {})
+        for key, integer in values.inexact.items():
+            if self._first_time("inexact_integer", key):
+                self._mark("inexact_integer", position, "warning", None, {"key": names[key], "value": str(integer)})
+        for key, kind in values.skipped.items():
+            self._skip("values skipped", key, kind)
+
+    def _log_distribution(self, name: str, columns: Mapping[str, Any], position: Position) -> None:
+        row = {
+            "step": position.step,
+            "time": position.time_us,
+            "name": name,
+            "axis": position.axis,
+            "axis_value": position.axis_value,
+            **columns,
+        }
+        self._rows.append("distributions", row_batch("distributions", row))
+
+    def _mark(self, name: str, position: Position, level: str, text: str | None, fields: Mapping[str, Any]) -> None:
+        if text is not None:
+            text = text.encode(errors="replace")[:MAX_TEXT_BYTES].decode(errors="ignore")
+        row = {
+            "step": position.step,
+            "time": position.time_us,
+            "name": name,
+            "level": level,
+            "text": text,
+            "fields": to_json(dict(fields)) if fields else None,
+        }
+        self._rows.append("markers", row_batch("markers", row))
+
+    def _log_span(self, label: str, seconds: float, start: float | None) -> None:
+        self.log_timing(label, seconds, start=start)
+
+    def _store(self, store: Callable[[], dict[str, Any]], step: int | None) -> None:
+        try:
+            row = store()
+        except OSError as error:
+            self._skip("artifacts not stored", str(error.filename), str(error))
+            return
+        position = self._position(step)
+        self._rows.append("artifacts", row_batch("artifacts", {"step": position.step, "time": position.time_us, **row}))
+
+    def _skip(self, reason: str, key: str, detail: str) -> None:
+        self._counters[reason] += 1
+        if self._first_time(reason, key):
+            logger.warning("rl-eventlog skips %r (%s): %s", key, reason, detail)
+
+    def _first_time(self, reason: str, key: str) -> bool:
+        if (reason, key) in self._named:
+            return False
+        self._named.add((reason, key))
+        return True
+
+    def _forked(self) -> None:
+        """In the child of a fork: the parent's files are the parent's."""
+        if self._started:
+            self._forked_from = self.writer_id
+            self._rows.abandon()
+            self._heartbeat.close()
+        self._started = False
+        self._start_lock = threading.Lock()
+        self._accumulator = Accumulator()
+        self.timer = Timer(self._log_span)
+
+
+def _number(weight: Any) -> float | None:
+    try:
+        return None if weight is None else float(weight)
+    except (TypeError, ValueError):
+        return None
+
+
+_writers: weakref.WeakSet[EventWriter] = weakref.WeakSet()
+_opened: list[EventWriter] = []
+
+
+def _after_fork_in_child() -> None:
+    for writer in list(_writers):
+        writer._forked()  # noqa: SLF001 -- the same module
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def last_opened() -> EventWriter | None:
+    """The last writer of this process that was opened and not closed."""
+    return _opened[-1] if _opened else None

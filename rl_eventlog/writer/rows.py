@@ -1,0 +1,235 @@
+"""All tables of one writer: seqs, segments, rotation, sealing.
+
+- A row handed to `append` is with the kernel when the call returns, or counted in `rows_lost`.
+- Seqs of a table are dense from 0. A seq moves only after its row was written whole; rows of a
+  failed write go, with the same seqs, to a new segment.
+- A signal handler that logs while this very thread is writing does not deadlock: its rows wait in
+  memory and are written before the interrupted call returns.
+- Sealing happens on the caller of `seal_rotated` and `close`: the background thread, never the
+  training.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from rl_eventlog.durable import fsync_folder, make_folder
+from rl_eventlog.errors import SegmentError, WriteError
+from rl_eventlog.layout import RunLayout, open_name
+from rl_eventlog.segment.open_segment import OpenSegment
+from rl_eventlog.types import Identity
+
+logger = logging.getLogger("rl_eventlog")
+
+
+@dataclass(slots=True)
+class _TableState:
+    """One table of this writer."""
+
+    next_seq: int = 0
+    number: int = 0
+    """`n` of the next segment."""
+    segment: OpenSegment | None = None
+    opened: float = 0.0
+    """Monotonic time at which the segment was made."""
+    fsynced_size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Rotated:
+    """A finished open segment that waits for its seal, or for the end of its grace time."""
+
+    table: str
+    number: int
+    path: Path
+
+
+@dataclass(slots=True)
+class Limits:
+    """When a segment is rotated and when a sealed one's open form goes."""
+
+    segment_bytes: int = 64 << 20
+    segment_seconds: float = 6 * 3600.0
+    grace_seconds: float = 15 * 60.0
+    jitter: float = field(default_factory=lambda: random.uniform(0.9, 1.1))  # noqa: S311 -- spreads seals, no secret
+
+
+class RowStore:
+    """Writes rows of all tables of one writer.
+
+    Attributes:
+        rows_lost: rows that could not be written, by table.
+    """
+
+    def __init__(self, layout: RunLayout, identity: Identity, limits: Limits, *, raise_errors: bool = False) -> None:
+        self.layout = layout
+        self.identity = identity
+        self.rows_lost: dict[str, int] = {}
+        self._limits = limits
+        self._raise_errors = raise_errors
+        self._tables: dict[str, _TableState] = {}
+        self._to_seal: deque[_Rotated] = deque()
+        self._sealed: deque[tuple[float, Path]] = deque()
+        # An RLock, so that a signal handler on this thread gets in, sees `_busy`, and leaves its row.
+        self._lock = threading.RLock()
+        self._busy = False
+        self._waiting: deque[tuple[str, pa.RecordBatch]] = deque()
+
+    def append(self, table: str, batch: pa.RecordBatch) -> None:
+        """Write the rows of one call.
+
+        Args:
+            table: name of the table.
+            batch: rows with the columns of its open form, at least one.
+
+        Raises:
+            WriteError: they could not be written, with ``on_error="raise"``.
+        """
+        with self._lock:
+            if self._busy:
+                self._waiting.append((table, batch))
+                return
+            self._busy = True
+            try:
+                self._write(table, batch)
+                while self._waiting:
+                    self._write(*self._waiting.popleft())
+            finally:
+                self._busy = False
+        if self._waiting:  # a signal came between the last look and the end of `_busy`
+            self.append(*self._waiting.popleft())
+
+    def last_seqs(self) -> dict[str, int]:
+        """Last seq of every table that has rows."""
+        with self._lock:
+            return {name: state.next_seq - 1 for name, state in self._tables.items() if state.next_seq}
+
+    def fsync(self) -> None:
+        """Put every row written so far on the disk.
+
+        Raises:
+            OSError: the disk refused; the rows stay with the kernel.
+        """
+        with self._lock:
+            states = [state for state in self._tables.values() if state.segment]
+            for state in states:
+                if state.segment and state.segment.size > state.fsynced_size:
+                    size = state.segment.size
+                    state.segment.fsync()
+                    state.fsynced_size = size
+
+    def rotate_old(self) -> None:
+        """End segments that are older than the age limit."""
+        now = time.monotonic()
+        with self._lock:
+            for name, state in self._tables.items():
+                if state.segment and now - state.opened > self._limits.segment_seconds * self._limits.jitter:
+                    self._end_segment(name, state)
+
+    def seal_rotated(self) -> None:
+        """Seal what was rotated; remove open forms whose grace time is over."""
+        while self._to_seal:
+            rotated = self._to_seal[0]
+            if self._seal(rotated):
+                self._sealed.append((time.monotonic(), rotated.path))
+            self._to_seal.popleft()
+        while self._sealed and time.monotonic() - self._sealed[0][0] > self._limits.grace_seconds:
+            with suppress(OSError):
+                self._sealed[0][1].unlink()
+            self._sealed.popleft()
+
+    def end_segments(self) -> None:
+        """End all open segments, so that `seal_rotated` finds them."""
+        with self._lock:
+            for name, state in self._tables.items():
+                if state.segment:
+                    self._end_segment(name, state)
+
+    def remove_sealed(self) -> None:
+        """Remove open forms whose sealed files were read back, without waiting for the grace time."""
+        while self._sealed:
+            with suppress(OSError):
+                self._sealed[0][1].unlink()
+            self._sealed.popleft()
+
+    def left_open(self) -> list[Path]:
+        """Open segments that are not sealed."""
+        return [rotated.path for rotated in self._to_seal]
+
+    def abandon(self) -> None:
+        """Drop files without writing: they belong to the parent of this forked process."""
+        for state in self._tables.values():
+            if state.segment:
+                state.segment.close()
+        self._tables.clear()
+
+    def _write(self, table: str, batch: pa.RecordBatch) -> None:
+        state = self._tables.setdefault(table, _TableState())
+        error: OSError | None = None
+        for _ in range(2):  # the second try goes to a new segment, with the same seqs
+            try:
+                segment = state.segment or self._new_segment(table, state)
+                segment.append(batch)
+            except OSError as caught:
+                error = caught
+                if state.segment:
+                    self._end_segment(table, state)
+            else:
+                state.next_seq = segment.next_seq
+                if segment.size > self._limits.segment_bytes * self._limits.jitter:
+                    self._end_segment(table, state)
+                return
+        self._lose(table, batch.num_rows, error)
+
+    def _lose(self, table: str, rows: int, error: OSError | None) -> None:
+        if table not in self.rows_lost:
+            logger.warning("rl-eventlog cannot write %s rows under %s: %s", table, self.layout.path, error)
+        self.rows_lost[table] = self.rows_lost.get(table, 0) + rows
+        if self._raise_errors:
+            raise WriteError(f"{rows} {table} rows could not be written under {self.layout.path}: {error}") from error
+
+    def _new_segment(self, table: str, state: _TableState) -> OpenSegment:
+        folder = self.layout.shard(table, self.identity.node)
+        make_folder(folder)
+        number = state.number
+        state.number += 1
+        path = folder / open_name(self.identity.writer, number)
+        state.segment = OpenSegment(path, table, self.identity, state.next_seq)
+        state.opened = time.monotonic()
+        state.fsynced_size = 0
+        fsync_folder(folder)
+        return state.segment
+
+    def _end_segment(self, table: str, state: _TableState) -> None:
+        segment = state.segment
+        if segment is None:
+            return
+        state.segment = None
+        rows = segment.rows
+        with suppress(OSError):  # a failed close loses nothing that the kernel has acknowledged
+            segment.close()
+        if rows:
+            self._to_seal.append(_Rotated(table, state.number - 1, segment.path))
+        else:
+            with suppress(OSError):
+                segment.path.unlink()
+
+    def _seal(self, rotated: _Rotated) -> bool:
+        # Here, not above: it loads pyarrow.parquet, which the training's import should not pay for.
+        from rl_eventlog.segment.seal import seal_open
+
+        try:
+            seal_open(rotated.path, rotated.number, rotated.table)
+        except (OSError, SegmentError) as error:
+            logger.warning("rl-eventlog leaves %s open: %s", rotated.path, error)
+            return False
+        return True

@@ -1,0 +1,162 @@
+"""Who is this process: role, rank, world size, launch; and which run does it belong to.
+
+The first source that applies wins: arguments, ``RLEVENTLOG_*``, Ray, torchrun, MPI, Slurm, else one
+process alone with an unknown rank. An unknown rank is None, never 0. A launch id is never None.
+No source is asked over a network, and Ray is seen only where the program has loaded it already.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rl_eventlog.errors import IdentityError
+from rl_eventlog.host import process_key
+from .ray_context import RayContext, ray_context
+
+LAUNCH_VARIABLE = "RLEVENTLOG_LAUNCH_ID"
+_MPI = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """Number within the role, and where it came from."""
+
+    rank: int | None
+    world_size: int | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchId:
+    """One start of the run: its id, the launcher's restart counter, and where both came from."""
+
+    id: str
+    source: str
+    restart_count: int | None = None
+    restart_source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WhoAmI:
+    """What is known about this process."""
+
+    role: str
+    rank: Rank
+    data_rank: int | None
+    launch: LaunchId
+    actor: str | None
+    """Id of the Ray actor, where there is one."""
+    default_run: str | None
+    """Name of the run that the scheduler suggests; None where there is none."""
+
+
+def who_am_i(
+    *,
+    role: str | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    data_rank: int | None = None,
+    launch_id: str | None = None,
+    env: Mapping[str, str] | None = None,
+) -> WhoAmI:
+    """Find out; arguments that are given stand.
+
+    Raises:
+        IdentityError: a variable that should be a number is none, or a rank is outside its world.
+    """
+    env = os.environ if env is None else env
+    ray = ray_context()
+    found = _rank(env, ray)
+    if rank is not None:
+        found = Rank(rank, world_size if world_size is not None else found.world_size, "argument")
+    elif world_size is not None:
+        found = Rank(found.rank, world_size, found.source)
+    if found.rank is not None and (found.rank < 0 or (found.world_size is not None and found.rank >= found.world_size)):
+        raise IdentityError(
+            f"rank {found.rank} is outside its world of {found.world_size} (from {found.source}): "
+            "pass rank= and world_size=, or set RLEVENTLOG_RANK and RLEVENTLOG_WORLD_SIZE"
+        )
+    return WhoAmI(
+        role=role or env.get("RLEVENTLOG_ROLE") or (ray.actor_class if ray else None) or "main",
+        rank=found,
+        data_rank=data_rank if data_rank is not None else _number(env, "RLEVENTLOG_DATA_RANK"),
+        launch=LaunchId(launch_id, "argument") if launch_id else _launch(env, ray),
+        actor=ray.actor_id if ray else None,
+        default_run=_default_run(env, ray),
+    )
+
+
+def _number(env: Mapping[str, str], name: str) -> int | None:
+    text = env.get(name)
+    if not text:
+        return None
+    if not re.fullmatch(r"-?\d+", text):
+        raise IdentityError(f"{name}={text!r} is no whole number: correct it or unset it")
+    return int(text)
+
+
+def _pair(env: Mapping[str, str], rank: str, size: str, source: str) -> Rank | None:
+    """Both variables, or nothing: one alone is left over from something else."""
+    if env.get(rank) and env.get(size):
+        return Rank(_number(env, rank), _number(env, size), source)
+    return None
+
+
+def _rank(env: Mapping[str, str], ray: RayContext | None) -> Rank:
+    if env.get("RLEVENTLOG_RANK"):
+        return Rank(_number(env, "RLEVENTLOG_RANK"), _number(env, "RLEVENTLOG_WORLD_SIZE"), "environment")
+    if ray and ray.train_rank is not None:
+        return Rank(ray.train_rank, ray.train_world_size, "ray.train")
+    if found := _pair(env, "RANK", "WORLD_SIZE", "torchrun" if not ray else "ray+RANK"):
+        return found
+    if ray:  # the raylet's SLURM_*, PMI and OMPI variables are not this actor's
+        return Rank(None, None, "ray")
+    for rank, size in _MPI:
+        if found := _pair(env, rank, size, "mpi"):
+            return found
+    if env.get("SLURM_STEP_ID"):  # a batch script has SLURM_PROCID=0 too, but no step
+        size = "SLURM_STEP_NUM_TASKS" if env.get("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"
+        if found := _pair(env, "SLURM_PROCID", size, "slurm"):
+            return found
+    return Rank(None, None, "none")
+
+
+def _launch(env: Mapping[str, str], ray: RayContext | None) -> LaunchId:
+    if env.get(LAUNCH_VARIABLE):
+        return LaunchId(env[LAUNCH_VARIABLE], "environment", _number(env, "RLEVENTLOG_RESTART_COUNT"), "environment")
+    if ray:
+        return LaunchId(f"ray-{ray.session}-{ray.job}", "ray")
+    if env.get("TORCHELASTIC_RUN_ID"):
+        return _torchelastic_launch(env)
+    if env.get("SLURM_JOB_ID") and env.get("SLURM_STEP_ID"):
+        restarts = _number(env, "SLURM_RESTART_COUNT") or 0
+        launch = f"slurm-{env['SLURM_JOB_ID']}.{env['SLURM_STEP_ID']}-r{restarts}"
+        return LaunchId(launch, "slurm", restarts, "SLURM_RESTART_COUNT")
+    return LaunchId(f"process-{process_key()}", "process")
+
+
+def _torchelastic_launch(env: Mapping[str, str]) -> LaunchId:
+    """`none` is torchrun's default id and says nothing: then the agent's process does, or its address."""
+    run_id = env["TORCHELASTIC_RUN_ID"]
+    restarts = _number(env, "TORCHELASTIC_RESTART_COUNT") or 0
+    if run_id == "none":
+        several_nodes = (_number(env, "WORLD_SIZE") or 1) > (_number(env, "LOCAL_WORLD_SIZE") or 1)
+        if several_nodes:
+            address = f"{env.get('MASTER_ADDR', '')}:{env.get('MASTER_PORT', '')}"
+            run_id = "-".join(filter(None, (address, env.get("SLURM_JOB_ID", ""))))
+        else:
+            run_id = process_key(os.getppid())
+    return LaunchId(f"torchelastic-{run_id}-r{restarts}", "torchelastic", restarts, "TORCHELASTIC_RESTART_COUNT")
+
+
+def _default_run(env: Mapping[str, str], ray: RayContext | None) -> str | None:
+    if ray:
+        return f"ray-{ray.session}-{ray.job}"
+    if env.get("SLURM_JOB_ID"):
+        task = env.get("SLURM_ARRAY_TASK_ID")
+        job = env.get("SLURM_ARRAY_JOB_ID") if task else None
+        return f"slurm-{job or env['SLURM_JOB_ID']}" + (f"-{task}" if task else "")
+    return None
