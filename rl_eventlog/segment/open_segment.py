@@ -169,7 +169,8 @@ def read_open(path: Path) -> OpenContent:
             raise SegmentError(path, f"it says it is of format {version} and no batch of it is valid") from error
         raise
     if frames:
-        _check_schema(path, table, identity, schema)
+        _check_name(path, identity.writer)
+        _check_columns(path, table, schema)
     pieces = [
         (Span(group[0].first_seq, group[-1].first_seq + group[-1].rows - 1), _decode(path, data, schema_end, group))
         for group in _contiguous(frames)
@@ -177,15 +178,24 @@ def read_open(path: Path) -> OpenContent:
     return OpenContent(path, table, identity, pieces, damage, torn_tail)
 
 
-def _check_schema(path: Path, table: str, identity: Identity, schema: pa.Schema) -> None:
-    """Compare with the name and, where the table is known, with the columns of the format."""
+def _check_name(path: Path, writer: str) -> None:
     name = SegmentName.parse(path.name)
-    if name and name.writer != identity.writer:
-        raise SegmentError(path, f"writer {identity.writer} wrote it, its name says otherwise")
-    for field in table_schema(table).open if table in TABLES else ():
-        if field.name in schema.names and schema.field(field.name).type != field.type:
-            found = schema.field(field.name).type
-            raise SegmentError(path, f"its column {field.name} is of type {found}, the format says {field.type}")
+    if name and name.writer != writer:
+        raise SegmentError(path, f"writer {writer} wrote it, its name says otherwise")
+
+
+def _check_columns(path: Path, table: str, schema: pa.Schema) -> None:
+    """Compare with the columns of the format, where it knows the table; others are newer."""
+    known = table_schema(table).open if table in TABLES else pa.schema([])
+    try:
+        found = {field.name: field.type for field in schema}
+    except ValueError as error:  # a name that is not UTF-8
+        raise SegmentError(path, f"its column names are damaged: {error}") from error
+    if len(found) != len(schema):
+        raise SegmentError(path, "a column comes twice")
+    for field in known:
+        if found.get(field.name, field.type) != field.type:
+            raise SegmentError(path, f"its column {field.name} is {found[field.name]}, the format says {field.type}")
 
 
 def _scan(data: memoryview, start: int, schema_crc: int) -> tuple[list[Frame], list[Damage], int]:
@@ -235,7 +245,10 @@ def _contiguous(frames: list[Frame]) -> list[list[Frame]]:
 
 
 def _decode(path: Path, data: memoryview, schema_end: int, frames: list[Frame]) -> pa.Table:
-    """Parse valid batches; they are adjacent in the file unless damage lies between them."""
+    """Parse valid batches; they are adjacent in the file unless damage lies between them.
+
+    A CRC is no proof against intent: every offset is checked before anything follows it.
+    """
     adjacent = all(before.end == after.start for before, after in pairwise(frames))
     body = (
         data[frames[0].start : frames[-1].end]
@@ -244,6 +257,8 @@ def _decode(path: Path, data: memoryview, schema_end: int, frames: list[Frame]) 
     )
     stream = b"".join((bytes(data[:schema_end]), body, END_OF_STREAM))
     try:
-        return pa.ipc.open_stream(pa.py_buffer(stream)).read_all()
-    except (pa.ArrowException, OSError) as error:
+        rows = pa.ipc.open_stream(pa.py_buffer(stream)).read_all()
+        rows.validate(full=True)
+        return rows.combine_chunks()
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise SegmentError(path, f"its batches pass their CRC but are no Arrow data: {error}") from error

@@ -65,7 +65,7 @@ def write_sealed(folder: Path, rows: pa.Table, span: Span, number: int, table: s
         OSError: it could not be written; nothing of it stays.
     """
     schema = table_schema(table).sealed
-    sealed = _with_identity(align(rows, table_schema(table).open), span, identity, schema)
+    sealed = with_identity(align(rows, table_schema(table).open), span, identity, schema)
     metadata = identity.to_metadata(table) | _footer_metadata(sealed, span)
     temporary = temporary_path(folder)
     try:
@@ -158,7 +158,8 @@ def _read_back(path: Path, name: SegmentName, rows: pa.Table) -> None:
             raise SegmentError(path, "its rows did not read back as they were written")
 
 
-def _with_identity(rows: pa.Table, span: Span, identity: Identity, schema: pa.Schema) -> pa.Table:
+def with_identity(rows: pa.Table, span: Span, identity: Identity, schema: pa.Schema) -> pa.Table:
+    """Rows of an open segment with the columns of the sealed form."""
     constants = {
         "writer": identity.writer,
         "launch": identity.launch,
