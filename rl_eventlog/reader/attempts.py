@@ -109,7 +109,7 @@ def identities(writers: Mapping[str, WriterFacts], launches: list[Launch]) -> pl
 def _root(writer: str, writers: Mapping[str, WriterFacts]) -> str:
     """The writer that forked off this one's line of forks."""
     seen = {writer}
-    while (parent := writers[writer].forked_from) in writers and parent not in seen:
+    while (parent := writers[writer].forked_from) and parent in writers and parent not in seen:
         if writers[parent].launch != writers[writer].launch or writers[parent].role != writers[writer].role:
             break
         writer = parent

@@ -69,7 +69,9 @@ class RunFiles:
         run_uid = _run_uid(layout, writers, problems)
         foreign = [facts for facts in writers.values() if facts.identity.run_uid != run_uid]
         for facts in foreign:
-            problems.append(Problem(layout.writer(facts.writer), f"of another run ({facts.identity.run_uid}), left out"))
+            problems.append(
+                Problem(layout.writer(facts.writer), f"of another run ({facts.identity.run_uid}), left out")
+            )
             del writers[facts.writer]
         files = cls(path, run_uid, writers, problems)
         files._digests = digests
@@ -142,7 +144,11 @@ class RunFiles:
 
     def gaps(self, table: str) -> dict[str, list[Span]]:
         """Seqs that were written and that no usable file holds, by writer."""
-        ends = {w: facts.end.last_seq[table] for w, facts in self.writers.items() if facts.end and table in facts.end.last_seq}
+        ends = {
+            w: facts.end.last_seq[table]
+            for w, facts in self.writers.items()
+            if facts.end and table in facts.end.last_seq
+        }
         return self.table(table).coverage.gaps(ends)
 
     def identities(self) -> pl.DataFrame:
@@ -200,7 +206,9 @@ def _writers_of_segments(
             if name.writer in known or name.writer in found:
                 continue
             try:
-                identities_there = [read_open(path).identity] if name.level == "open" else _sealed_identities(path, name)
+                identities_there = (
+                    [read_open(path).identity] if name.level == "open" else _sealed_identities(path, name)
+                )
             except (SegmentError, OSError):
                 continue  # named when the table is looked at
             for identity in identities_there:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -60,13 +61,10 @@ def look(layout: RunLayout, table: str, run_uid: str, *, digests: bool = False) 
         SchemaVersionError: a newer major version wrote one of them.
         OSError: files keep vanishing, or a folder cannot be read.
     """
-    for attempt in range(_LISTINGS):
-        try:
+    for _ in range(_LISTINGS - 1):
+        with suppress(FileNotFoundError):  # sealed, reclaimed or compacted between listing and reading
             return _look(layout, table, run_uid, digests)
-        except FileNotFoundError:  # sealed, reclaimed or compacted between listing and reading
-            if attempt == _LISTINGS - 1:
-                raise
-    raise AssertionError("unreachable")
+    return _look(layout, table, run_uid, digests)
 
 
 def _look(layout: RunLayout, table: str, run_uid: str, digests: bool) -> TableFiles:
@@ -108,23 +106,19 @@ def rows(files: TableFiles) -> pl.LazyFrame:
         elif not use.whole:
             frames.append(_scan([use.candidate.path], schema).filter(_takes(use)))
     if open_tables:
-        frame = pl.from_arrow(pa.concat_tables(open_tables))
-        assert isinstance(frame, pl.DataFrame)
-        frames.append(frame.lazy())
+        frames.append(pl.DataFrame(pa.concat_tables(open_tables)).lazy())
     return pl.concat(frames) if frames else pl.LazyFrame(schema=schema)
 
 
 def polars_schema(table: str) -> pl.Schema:
     """Columns of the sealed form of a table, as Polars types."""
-    frame = pl.from_arrow(table_schema(table).sealed.empty_table())
-    assert isinstance(frame, pl.DataFrame)
-    return frame.schema
+    return pl.DataFrame(table_schema(table).sealed.empty_table()).schema
 
 
 def _scan(paths: list[Path], schema: pl.Schema) -> pl.LazyFrame:
-    return pl.scan_parquet(
-        paths, schema=schema, glob=False, extra_columns="ignore", missing_columns="insert"
-    ).select(schema.names())
+    return pl.scan_parquet(paths, schema=schema, glob=False, extra_columns="ignore", missing_columns="insert").select(
+        schema.names()
+    )
 
 
 def _takes(use: Use) -> pl.Expr:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -44,7 +45,7 @@ def given_histogram(counts: Sequence[float], edges: Sequence[float]) -> dict[str
     Raises:
         ValueError: the lengths do not fit, or the edges do not rise.
     """
-    if len(edges) != len(counts) + 1 or any(not low < high for low, high in zip(edges, edges[1:], strict=False)):
+    if len(edges) != len(counts) + 1 or any(not low < high for low, high in pairwise(edges)):
         raise ValueError(f"{len(counts)} counts need {len(counts) + 1} rising edges, got {len(edges)}")
     whole = [int(count) for count in counts]
     return {"count": sum(whole), "edges": [float(edge) for edge in edges], "edge_counts": whole}

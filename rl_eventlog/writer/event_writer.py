@@ -21,13 +21,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rl_eventlog.documents import encode_document, now_utc, time_text
 from rl_eventlog.durable import write_durably
 from rl_eventlog.errors import WriterClosedError
 from rl_eventlog.ids import new_ulid
 from rl_eventlog.layout import RunLayout
+
 from . import distributions
 from .accumulate import Accumulator
 from .artifacts import store_artifact
@@ -41,6 +42,9 @@ from .samples import sample_rows, to_json
 from .timers import Timer
 from .values import Sorted, lookup, sort_values
 from .whoami import WhoAmI, who_am_i
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 logger = logging.getLogger("rl_eventlog")
 
@@ -435,7 +439,7 @@ class EventWriter:
             CloseReport(rows, dict(self._rows.rows_lost), tuple(self._rows.left_open()), dict(self._counters))
         )
 
-    def __enter__(self) -> EventWriter:
+    def __enter__(self) -> Self:
         """Use as a context manager: `close` at the end, also of a failed training."""
         return self
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .event_writer import CloseReport
 from .timers import Timer
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class _NullTimer(Timer):
     """A timer that records nothing, but measures, so that code using the result goes on working."""
 
     def __init__(self) -> None:
-        super().__init__(lambda label, seconds, start: None)
+        super().__init__(lambda *_: None)
 
 
 class NullWriter:
@@ -28,11 +31,11 @@ class NullWriter:
     set_step = log_metrics = accumulate = log_accumulated = log_timing = log_hyperparams = _ignore
     log_histogram = log_plot = log_artifact = log_gpu_samples = log_samples = mark = flush = _ignore
 
-    def close(self, timeout: float = 5.0, *, reason: str = "finished") -> CloseReport:
+    def close(self, *_: object, **__: object) -> CloseReport:
         """Report nothing."""
         return CloseReport({}, {})
 
-    def __enter__(self) -> NullWriter:
+    def __enter__(self) -> Self:
         """Use as a context manager, like an `EventWriter`."""
         return self
 

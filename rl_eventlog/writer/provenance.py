@@ -19,8 +19,25 @@ from .redact import is_secret_key, redact_text, redacted
 MAX_DIFF_BYTES = 16 << 20
 _GIT_SECONDS = 5.0
 _VARIABLES = frozenset({"CUDA_VISIBLE_DEVICES", "HOSTNAME", "OMP_NUM_THREADS", "PYTHONPATH", "VIRTUAL_ENV"})
-_VARIABLE_PREFIXES = ("CUDA_", "GLOO_", "NCCL_", "OMPI_COMM_WORLD_", "PYTORCH_", "RAY_", "RLEVENTLOG_", "SLURM_", "TORCH")
-_JOB_VARIABLES = ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_STEP_ID", "LSB_JOBID", "PBS_JOBID")
+_VARIABLE_PREFIXES = (
+    "CUDA_",
+    "GLOO_",
+    "NCCL_",
+    "OMPI_COMM_WORLD_",
+    "PYTORCH_",
+    "RAY_",
+    "RLEVENTLOG_",
+    "SLURM_",
+    "TORCH",
+)
+_JOB_VARIABLES = (
+    "SLURM_JOB_ID",
+    "SLURM_ARRAY_JOB_ID",
+    "SLURM_ARRAY_TASK_ID",
+    "SLURM_STEP_ID",
+    "LSB_JOBID",
+    "PBS_JOBID",
+)
 _IMAGES = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "CONTAINER_IMAGE")
 
 
@@ -64,7 +81,7 @@ def _command() -> list[str]:
 
 def _folder() -> str | None:
     try:
-        return os.getcwd()
+        return str(Path.cwd())
     except OSError:  # it was removed
         return None
 
@@ -90,8 +107,8 @@ def _git_facts() -> dict[str, Any] | None:
 
 def _git(*arguments: str) -> str | None:
     try:
-        done = subprocess.run(  # noqa: S603 -- fixed arguments
-            ["git", *arguments],  # noqa: S607 -- the user's own git
+        done = subprocess.run(
+            ["git", *arguments],
             capture_output=True,
             timeout=_GIT_SECONDS,
             check=False,

@@ -22,6 +22,7 @@ from rl_eventlog.host import boot_id, host_name, process_start
 from rl_eventlog.ids import new_ulid
 from rl_eventlog.layout import LAYOUT_VERSION, RunLayout, escape_run_name
 from rl_eventlog.types import FORMAT_VERSION, Identity
+
 from .mounts import file_system
 from .whoami import LAUNCH_VARIABLE, WhoAmI
 

@@ -52,7 +52,9 @@ def _records(samples: Any) -> list[Mapping[str, Any]]:
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     if isinstance(samples, Sequence) and all(isinstance(record, Mapping) for record in samples):
         return list(samples)
-    raise ValueError(f"samples must be records, columns, an Arrow table or a Polars frame, not {type(samples).__name__}")
+    raise ValueError(
+        f"samples must be records, columns, an Arrow table or a Polars frame, not {type(samples).__name__}"
+    )
 
 
 def _plain(value: Any) -> Any:

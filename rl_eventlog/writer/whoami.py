@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from rl_eventlog.errors import IdentityError
 from rl_eventlog.host import process_key
+
 from .ray_context import RayContext, ray_context
 
 LAUNCH_VARIABLE = "RLEVENTLOG_LAUNCH_ID"
