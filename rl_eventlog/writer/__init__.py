@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from .event_writer import CloseReport, EventWriter, last_opened
+from .event_writer import EventWriter, last_opened
 from .null import NullWriter
+from .session import CloseReport
 
 __all__ = ["CloseReport", "EventWriter", "NullWriter", "current"]
 

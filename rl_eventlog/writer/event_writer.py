@@ -16,15 +16,13 @@ import threading
 import time
 import traceback
 import weakref
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from rl_eventlog.documents import encode_document, now_utc, time_text
-from rl_eventlog.durable import write_durably
+import pyarrow as pa
+
 from rl_eventlog.errors import WriterClosedError
 from rl_eventlog.ids import new_ulid
 from rl_eventlog.layout import RunLayout
@@ -33,15 +31,16 @@ from . import distributions
 from .accumulate import Accumulator
 from .artifacts import store_artifact
 from .batches import Metric, Position, metrics_batch, row_batch, rows_batch
-from .heartbeat import Background, Heartbeat, call_within
 from .hparams import flatten_hparams
 from .provenance import git_diff, provenance
-from .registration import Labels, Registration, Resume, inherit_launch, register, run_folder
-from .rows import Limits, RowStore
+from .registration import Labels, Resume, inherit_launch, run_folder
+from .rows import Limits
 from .samples import sample_rows, to_json
+from .session import CloseReport, Options, Session
+from .skips import Skips
 from .timers import Timer
 from .values import Sorted, lookup, sort_values
-from .whoami import WhoAmI, who_am_i
+from .whoami import who_am_i
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -52,49 +51,13 @@ MAX_TEXT_BYTES = 64 << 10
 OnError = Literal["warn", "raise"]
 
 
-@dataclass(frozen=True, slots=True)
-class CloseReport:
-    """What `EventWriter.close` found."""
-
-    rows: Mapping[str, int]
-    """Rows written, by table."""
-    rows_lost: Mapping[str, int]
-    """Rows that could not be written, by table."""
-    left_open: tuple[Path, ...] = ()
-    """Segments not sealed in time: whole and readable, `rleventlog seal` seals them."""
-    counters: Mapping[str, int] = field(default_factory=dict)
-    """What was skipped, by reason."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether every row is on the disk and sealed."""
-        return not self.left_open and not any(self.rows_lost.values())
-
-
-@dataclass(frozen=True, slots=True)
-class _Options:
-    """Arguments of `open` that a forked child needs again."""
-
-    path: Path
-    run: str
-    who: WhoAmI
-    labels: Labels
-    resume: Resume
-    resume_step: int | None
-    parent_run: str | None
-    limits: Limits
-    raise_errors: bool
-    fsync_seconds: float
-    beat_seconds: float
-
-
 class EventWriter:
     """Writes the events of one process. Make it with `EventWriter.open`."""
 
     timer: Timer
     """Times labelled spans: ``with log.timer.time("generation"): ...``."""
 
-    def __init__(self, options: _Options, provenance_facts: Mapping[str, Any] | None, diff: bytes | None) -> None:
+    def __init__(self, options: Options, facts: Mapping[str, Any] | None, diff: bytes | None) -> None:
         """Use `open`."""
         self._options = options
         self._closed: CloseReport | None = None
@@ -102,15 +65,15 @@ class EventWriter:
         self._last_step: int | None = None
         self._last_call = time.monotonic()
         self._accumulator = Accumulator()
-        self._counters: Counter[str] = Counter()
-        self._named: set[tuple[str, str]] = set()
+        self._skips = Skips()
         self._forked_from: str | None = None
-        self._started = False
         self._start_lock = threading.Lock()
         self.timer = Timer(self._log_span)
-        self._start(provenance_facts)
+        self._session: Session | None = Session(options, self._activity, provenance=facts)
+        for warning in self._session.warnings:
+            logger.warning("rl-eventlog: %s", warning)
         if diff:
-            self._store(lambda: store_artifact(self._layout, io.BytesIO(diff), "git.diff", "file", None), None)
+            self._store(lambda layout: store_artifact(layout, io.BytesIO(diff), "git.diff", "file", None), None)
         _writers.add(self)
 
     @classmethod
@@ -169,7 +132,7 @@ class EventWriter:
         """
         who = who_am_i(role=role, rank=rank, world_size=world_size, data_rank=data_rank, launch_id=launch_id)
         path, name = run_folder(root, run, who, new_ulid())
-        options = _Options(
+        options = Options(
             path=path,
             run=name,
             who=who,
@@ -207,7 +170,7 @@ class EventWriter:
     @property
     def writer_id(self) -> str:
         """Id of this writer."""
-        return self._registration.identity.writer
+        return (self._session or self._ready()).writer
 
     # -- logging ---------------------------------------------------------------------------------
 
@@ -250,7 +213,7 @@ class EventWriter:
             for key, value in values.scalars.items()
         ]
         if rows:
-            self._rows.append("metrics", metrics_batch(rows, position))
+            self._append("metrics", metrics_batch(rows, position))
         elif step_finished:
             self._mark("step_closed", position, "debug", None, {})
         self._log_the_rest(values, names, position)
@@ -264,7 +227,7 @@ class EventWriter:
         """
         self._ready()
         for key, kind in self._accumulator.add(metrics, float(weight)).items():
-            self._skip("not accumulated", key, kind)
+            self._skips.skip("not accumulated", key, kind)
 
     def log_accumulated(
         self,
@@ -304,7 +267,7 @@ class EventWriter:
             "duration_seconds": float(seconds),
             "count": 1,
         }
-        self._rows.append("timings", row_batch("timings", row))
+        self._append("timings", row_batch("timings", row))
 
     def log_hyperparams(self, params: Any) -> None:
         """Log hyperparameters: a mapping, dataclass, namespace, pydantic model or OmegaConf node.
@@ -316,12 +279,12 @@ class EventWriter:
         try:
             flat = flatten_hparams(params)
         except TypeError as error:
-            self._skip("no hyperparameters", "params", str(error))
+            self._skips.skip("no hyperparameters", "params", str(error))
             return
         position = self._position(None)
         rows = [{"step": position.step, "time": position.time_us, "key": k, "value": v} for k, v in flat.items()]
         if rows:
-            self._rows.append("hparams", rows_batch("hparams", rows))
+            self._append("hparams", rows_batch("hparams", rows))
 
     def log_histogram(self, histogram: Any, step: int | None = None, name: str = "histogram") -> None:
         """Log a distribution.
@@ -338,7 +301,7 @@ class EventWriter:
             try:
                 self._log_distribution(name, distributions.given_histogram(*map(list, histogram)), position)
             except (ValueError, TypeError) as error:
-                self._skip("no histogram", name, str(error))
+                self._skips.skip("no histogram", name, str(error))
             return
         values = sort_values({name: histogram})
         values.many |= {key: [v] for key, v in values.scalars.items() if v is not None}
@@ -352,10 +315,10 @@ class EventWriter:
         try:
             figure.savefig(image, format="png")
         except Exception as error:  # noqa: BLE001 -- drawing runs the user's and a library's code
-            self._skip("no figure", name, repr(error))
+            self._skips.skip("no figure", name, repr(error))
             return
         image.seek(0)
-        self._store(lambda: store_artifact(self._layout, image, name, "figure", f"{name}.png"), step)
+        self._store(lambda layout: store_artifact(layout, image, name, "figure", f"{name}.png"), step)
 
     def log_artifact(self, path: str | os.PathLike[str], name: str | None = None, kind: str = "file") -> None:
         """Keep a copy of a file in the run.
@@ -368,9 +331,9 @@ class EventWriter:
         self._ready()
         source = Path(path)
 
-        def store() -> dict[str, Any]:
+        def store(layout: RunLayout) -> dict[str, Any]:
             with source.open("rb") as file:
-                return store_artifact(self._layout, file, name or source.name, kind, str(source))
+                return store_artifact(layout, file, name or source.name, kind, str(source))
 
         self._store(store, None)
 
@@ -380,7 +343,7 @@ class EventWriter:
         position = self._position(None)
         filled = [{"step": position.step, "time": position.time_us, **row} for row in rows]
         if filled:
-            self._rows.append("gpu_samples", rows_batch("gpu_samples", filled))
+            self._append("gpu_samples", rows_batch("gpu_samples", filled))
 
     def log_samples(self, samples: Any, step: int | None = None, *, split: str = "validation") -> None:
         """Log generated responses.
@@ -397,10 +360,10 @@ class EventWriter:
         try:
             batch = sample_rows(samples, step=position.step, split=split, time_us=position.time_us)
         except (ValueError, TypeError) as error:
-            self._skip("no samples", split, str(error))
+            self._skips.skip("no samples", split, str(error))
             return
         if batch.num_rows:
-            self._rows.append("samples", batch)
+            self._append("samples", batch)
 
     def mark(self, name: str, *, step: int | None = None, level: str = "info", text: str = "", **fields: Any) -> None:
         """Log that something happened: ``mark("checkpoint", step=100, path=...)``."""
@@ -413,8 +376,8 @@ class EventWriter:
         Raises:
             OSError: the disk refused.
         """
-        if fsync and self._started:
-            self._rows.fsync()
+        if fsync and self._session is not None:
+            self._session.rows.fsync()
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -425,19 +388,14 @@ class EventWriter:
             timeout: seconds to wait for sealing; what is not sealed by then stays open.
             reason: why the training ended.
         """
-        if self._closed is not None:
-            return self._closed
-        if not self._started:  # a fork that logged nothing
-            return self._finish(CloseReport({}, {}))
-        deadline = time.monotonic() + timeout
-        if left := self._accumulator.take():
-            self._counters["accumulated and never logged"] += len(left)
-        self._background.stop(timeout)
-        rows = {table: last + 1 for table, last in self._rows.last_seqs().items()}
-        call_within(lambda: self._seal_and_end(reason), deadline - time.monotonic())
-        return self._finish(
-            CloseReport(rows, dict(self._rows.rows_lost), tuple(self._rows.left_open()), dict(self._counters))
-        )
+        if self._closed is None:
+            if left := self._accumulator.take():
+                self._skips.counters["accumulated and never logged"] += len(left)
+            session = self._session  # None in a fork that logged nothing
+            self._closed = session.end(timeout, reason, self._skips.counters) if session else CloseReport({}, {})
+            if self in _opened:
+                _opened.remove(self)
+        return self._closed
 
     def __enter__(self) -> Self:
         """Use as a context manager: `close` at the end, also of a failed training."""
@@ -453,80 +411,31 @@ class EventWriter:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _start(self, provenance_facts: Mapping[str, Any] | None) -> None:
-        options = self._options
-        self._registration: Registration = register(
-            options.path,
-            options.run,
-            options.who,
-            writer=new_ulid(),
-            labels=options.labels,
-            resume=options.resume if self._forked_from is None else "allow",
-            resume_step=options.resume_step,
-            forked_from=self._forked_from,
-            parent_run=options.parent_run,
-            beat_seconds=options.beat_seconds,
-            provenance=provenance_facts,
-        )
-        for warning in self._registration.warnings:
-            logger.warning("rl-eventlog: %s", warning)
-        self._layout: RunLayout = self._registration.layout
-        self._rows = RowStore(
-            self._layout, self._registration.identity, options.limits, raise_errors=options.raise_errors
-        )
-        self._heartbeat = Heartbeat(self._layout.beat(self.writer_id), self._describe)
-        self._next_beat = 0.0
-        self._background = Background(self._tick, min(options.fsync_seconds, options.beat_seconds))
-        self._started = True
+    def _ready(self) -> Session:
+        """The session; after a fork the child's own, made at its first call.
 
-    def _ready(self) -> None:
+        Raises:
+            WriterClosedError: the writer is closed.
+        """
         if self._closed is not None:
             raise WriterClosedError(f"the writer of {self.path} is closed: open a new one to log more")
         self._last_call = time.monotonic()
-        if not self._started:
+        if self._session is None:
             with self._start_lock:
-                if not self._started:
-                    self._start(None)
+                if self._session is None:
+                    self._session = Session(self._options, self._activity, forked_from=self._forked_from)
+        return self._session
 
-    def _tick(self) -> None:
-        self._rows.fsync()
-        self._rows.rotate_old()
-        self._rows.seal_rotated()
-        if time.monotonic() >= self._next_beat:
-            self._heartbeat.beat()
-            self._next_beat = time.monotonic() + self._options.beat_seconds
+    def _append(self, table: str, batch: pa.RecordBatch) -> None:
+        if batch.num_rows:
+            self._ready().rows.append(table, batch)
 
-    def _describe(self) -> dict[str, Any]:
+    def _activity(self) -> dict[str, Any]:
         return {
-            "writer": self.writer_id,
             "step": self._last_step,
             "idle_seconds": round(time.monotonic() - self._last_call, 3),
             "open_timers": self.timer.open_labels()[:8],
-            "rows_at_risk": 0,
-            "rows_lost": sum(self._rows.rows_lost.values()),
         }
-
-    def _seal_and_end(self, reason: str) -> None:
-        last_seqs = self._rows.last_seqs()
-        self._rows.end_segments()
-        self._rows.seal_rotated()
-        end = {
-            "writer": self.writer_id,
-            "ended": time_text(now_utc()),
-            "reason": reason,
-            "last_seq": last_seqs,
-            "rows_lost": dict(self._rows.rows_lost),
-            "counters": dict(self._counters),
-        }
-        write_durably(self._layout.end(self.writer_id), encode_document(end))
-        self._rows.remove_sealed()
-        self._heartbeat.close()
-
-    def _finish(self, report: CloseReport) -> CloseReport:
-        self._closed = report
-        if self in _opened:
-            _opened.remove(self)
-        return report
 
     def _position(
         self, step: int | None, axis: str | None = None, axis_value: float | None = None, closes_step: bool = False
@@ -552,10 +461,10 @@ class EventWriter:
         for key, text in values.texts.items():
             self._mark(names[key], position, "info", text, {})
         for key, integer in values.inexact.items():
-            if self._first_time("inexact_integer", key):
+            if self._skips.first_time("inexact_integer", key):
                 self._mark("inexact_integer", position, "warning", None, {"key": names[key], "value": str(integer)})
         for key, kind in values.skipped.items():
-            self._skip("values skipped", key, kind)
+            self._skips.skip("values skipped", key, kind)
 
     def _log_distribution(self, name: str, columns: Mapping[str, Any], position: Position) -> None:
         row = {
@@ -566,7 +475,7 @@ class EventWriter:
             "axis_value": position.axis_value,
             **columns,
         }
-        self._rows.append("distributions", row_batch("distributions", row))
+        self._append("distributions", row_batch("distributions", row))
 
     def _mark(self, name: str, position: Position, level: str, text: str | None, fields: Mapping[str, Any]) -> None:
         if text is not None:
@@ -579,38 +488,26 @@ class EventWriter:
             "text": text,
             "fields": to_json(dict(fields)) if fields else None,
         }
-        self._rows.append("markers", row_batch("markers", row))
+        self._append("markers", row_batch("markers", row))
 
     def _log_span(self, label: str, seconds: float, start: float | None) -> None:
         self.log_timing(label, seconds, start=start)
 
-    def _store(self, store: Callable[[], dict[str, Any]], step: int | None) -> None:
+    def _store(self, store: Callable[[RunLayout], dict[str, Any]], step: int | None) -> None:
         try:
-            row = store()
+            row = store(self._ready().layout)
         except OSError as error:
-            self._skip("artifacts not stored", str(error.filename), str(error))
+            self._skips.skip("artifacts not stored", str(error.filename), str(error))
             return
         position = self._position(step)
-        self._rows.append("artifacts", row_batch("artifacts", {"step": position.step, "time": position.time_us, **row}))
-
-    def _skip(self, reason: str, key: str, detail: str) -> None:
-        self._counters[reason] += 1
-        if self._first_time(reason, key):
-            logger.warning("rl-eventlog skips %r (%s): %s", key, reason, detail)
-
-    def _first_time(self, reason: str, key: str) -> bool:
-        if (reason, key) in self._named:
-            return False
-        self._named.add((reason, key))
-        return True
+        self._append("artifacts", row_batch("artifacts", {"step": position.step, "time": position.time_us, **row}))
 
     def _forked(self) -> None:
         """In the child of a fork: the parent's files are the parent's."""
-        if self._started:
-            self._forked_from = self.writer_id
-            self._rows.abandon()
-            self._heartbeat.close()
-        self._started = False
+        if self._session is not None:
+            self._forked_from = self._session.writer
+            self._session.abandon()
+        self._session = None
         self._start_lock = threading.Lock()
         self._accumulator = Accumulator()
         self.timer = Timer(self._log_span)

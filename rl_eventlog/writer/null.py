@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from .event_writer import CloseReport
+from .session import CloseReport
 from .timers import Timer
 
 if TYPE_CHECKING:

@@ -1,0 +1,155 @@
+"""One writer's stay in a run: its registration, rows, heartbeat and background work.
+
+A forked child drops the session of its parent and starts its own; nothing of the parent's is written
+by the child.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rl_eventlog.documents import encode_document, now_utc, time_text
+from rl_eventlog.durable import write_durably
+from rl_eventlog.ids import new_ulid
+
+from .heartbeat import Background, Heartbeat, call_within
+from .registration import Labels, Resume, register
+from .rows import Limits, RowStore
+from .whoami import WhoAmI
+
+
+@dataclass(frozen=True, slots=True)
+class CloseReport:
+    """What `EventWriter.close` found."""
+
+    rows: Mapping[str, int]
+    """Rows written, by table."""
+    rows_lost: Mapping[str, int]
+    """Rows that could not be written, by table."""
+    left_open: tuple[Path, ...] = ()
+    """Segments not sealed in time: whole and readable, a valid end."""
+    counters: Mapping[str, int] = field(default_factory=dict)
+    """What was skipped, by reason."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every row is on the disk and sealed."""
+        return not self.left_open and not any(self.rows_lost.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a writer was opened with; a forked child needs it again."""
+
+    path: Path
+    run: str
+    who: WhoAmI
+    labels: Labels
+    resume: Resume
+    resume_step: int | None
+    parent_run: str | None
+    limits: Limits
+    raise_errors: bool
+    fsync_seconds: float
+    beat_seconds: float
+
+
+class Session:
+    """Enters the run and keeps it going.
+
+    Attributes:
+        writer: id of the writer.
+        rows: its tables.
+        warnings: what is odd about the place of the run.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        activity: Callable[[], dict[str, Any]],
+        *,
+        forked_from: str | None = None,
+        provenance: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Register and start the background work.
+
+        Args:
+            options: of the writer.
+            activity: the heartbeat's fields that only the writer knows.
+            forked_from: writer of the parent process.
+            provenance: of the attempt, from the process that carries it.
+
+        Raises:
+            OpenError: nothing can be written there.
+        """
+        registration = register(
+            options.path,
+            options.run,
+            options.who,
+            writer=new_ulid(),
+            labels=options.labels,
+            resume=options.resume if forked_from is None else "allow",
+            resume_step=options.resume_step,
+            forked_from=forked_from,
+            parent_run=options.parent_run,
+            beat_seconds=options.beat_seconds,
+            provenance=provenance,
+        )
+        self.writer = registration.identity.writer
+        self.layout = registration.layout
+        self.warnings = registration.warnings
+        self.rows = RowStore(self.layout, registration.identity, options.limits, raise_errors=options.raise_errors)
+        self._activity = activity
+        self._beat_seconds = options.beat_seconds
+        self._next_beat = 0.0
+        self._heartbeat = Heartbeat(self.layout.beat(self.writer), self._describe)
+        self._background = Background(self._tick, min(options.fsync_seconds, options.beat_seconds))
+
+    def end(self, timeout_seconds: float, reason: str, counters: Mapping[str, int]) -> CloseReport:
+        """Seal, write the end record, and say what there is."""
+        deadline = time.monotonic() + timeout_seconds
+        self._background.stop(timeout_seconds)
+        rows = {table: last + 1 for table, last in self.rows.last_seqs().items()}
+        call_within(lambda: self._seal_and_end(reason, counters), deadline - time.monotonic())
+        return CloseReport(rows, dict(self.rows.rows_lost), tuple(self.rows.left_open()), dict(counters))
+
+    def abandon(self) -> None:
+        """In the child of a fork: let go of the parent's files without writing."""
+        self.rows.abandon()
+        self._heartbeat.close()
+
+    def _tick(self) -> None:
+        self.rows.fsync()
+        self.rows.rotate_old()
+        self.rows.seal_rotated()
+        if time.monotonic() >= self._next_beat:
+            self._heartbeat.beat()
+            self._next_beat = time.monotonic() + self._beat_seconds
+
+    def _describe(self) -> dict[str, Any]:
+        return {
+            "writer": self.writer,
+            **self._activity(),
+            "rows_at_risk": 0,
+            "rows_lost": sum(self.rows.rows_lost.values()),
+        }
+
+    def _seal_and_end(self, reason: str, counters: Mapping[str, int]) -> None:
+        last_seqs = self.rows.last_seqs()
+        self.rows.end_segments()
+        self.rows.seal_rotated()
+        end = {
+            "writer": self.writer,
+            "ended": time_text(now_utc()),
+            "reason": reason,
+            "last_seq": last_seqs,
+            "rows_lost": dict(self.rows.rows_lost),
+            "counters": dict(counters),
+        }
+        write_durably(self.layout.end(self.writer), encode_document(end))
+        self.rows.remove_sealed()
+        self._heartbeat.close()
