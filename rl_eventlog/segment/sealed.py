@@ -61,14 +61,15 @@ def write_sealed(folder: Path, rows: pa.Table, span: Span, number: int, table: s
         The path of the file, which was read back before it got its name.
 
     Raises:
-        SegmentError: it did not read back as it was written; nothing of it stays.
+        SegmentError: the rows do not fit the table, or did not read back as they were written; nothing
+            of the file stays.
         OSError: it could not be written; nothing of it stays.
     """
     schema = table_schema(table).sealed
-    sealed = with_identity(align(rows, table_schema(table).open), span, identity, schema)
-    metadata = identity.to_metadata(table) | _footer_metadata(sealed, span)
     temporary = temporary_path(folder)
     try:
+        sealed = with_identity(align(rows, table_schema(table).open), span, identity, schema)
+        metadata = identity.to_metadata(table) | _footer_metadata(sealed, span)
         pq.write_table(sealed.replace_schema_metadata(metadata), temporary, **_encodings(schema))
         fsync_file(temporary)
         digest = file_digest(temporary)[:16]
@@ -76,10 +77,11 @@ def write_sealed(folder: Path, rows: pa.Table, span: Span, number: int, table: s
         _read_back(temporary, name, sealed)
         path = folder / sealed_name(identity.writer, number, span.first, span.last, digest)
         rename_durably(temporary, path)
-    except BaseException:
+    except pa.ArrowException as error:
+        raise SegmentError(folder, f"{table} {span.first} to {span.last} cannot be sealed: {error}") from error
+    finally:
         with suppress(OSError):
-            temporary.unlink()
-        raise
+            temporary.unlink(missing_ok=True)
     return path
 
 
@@ -199,7 +201,8 @@ def _unique_steps(sealed: pa.Table) -> bool:
     if not set(_POSITION_COLUMNS) <= set(sealed.column_names):
         return False
     position = pc.if_else(pc.is_valid(sealed["axis"]), pa.scalar(None, pa.int64()), sealed["step"])
-    keys = sealed.select(["name", "axis", "axis_value"]).append_column("position", position)
+    axis_value = pc.add(sealed["axis_value"], 0.0)  # -0.0 and 0.0 are one position
+    keys = sealed.select(["name", "axis"]).append_column("axis_value", axis_value).append_column("step", position)
     return bool(keys.group_by(keys.column_names).aggregate([]).num_rows == sealed.num_rows)
 
 
