@@ -21,13 +21,14 @@ def boot_id() -> str | None:
 
 
 def process_start(pid: int) -> int | None:
-    """Start of a process in clock ticks since boot; None where it is not to be seen."""
+    """Start of a process in clock ticks since boot; None where it is gone, not to be seen, or a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return None
-    # The command in parentheses may hold blanks and parentheses; field 22 counts from behind it.
-    return int(stat.rpartition(b")")[2].split()[19])
+    # The command in parentheses may hold blanks and parentheses; fields 3 and 22 count from behind it.
+    fields = stat.rpartition(b")")[2].split()
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
 def process_key(pid: int | None = None) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from .hparams import hparam_history, hparam_warnings, latest_hparams
 from .metrics import REDUCTIONS, each_rank, merge_metrics, metric_warnings
 from .names import name_matches
-from .overlap import Attempts, identify, select_view, with_position
+from .overlap import Attempts, identify, resume_warnings, select_view, with_position
 from .timings import merge_timings, sum_spans
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "merge_timings",
     "metric_warnings",
     "name_matches",
+    "resume_warnings",
     "select_view",
     "sum_spans",
     "with_position",

@@ -117,3 +117,23 @@ def _hide_before_resume(rows: pl.LazyFrame, identities: pl.DataFrame) -> pl.Lazy
         .filter(limit.is_null() | pl.col("step").is_null() | (pl.col("step") < limit))
         .drop("_hidden_from")
     )
+
+
+def resume_warnings(identities: pl.DataFrame) -> pl.LazyFrame:
+    """Attempts whose ranks declare different resume steps; the lowest one counts.
+
+    Returns:
+        `kind, role, name, detail`, in order; kind is `resume_step_differs`, `name` is null.
+    """
+    steps = pl.col("resume_step").drop_nulls().unique().sort()
+    differing = (
+        identities.lazy().group_by("role", "attempt").agg(steps.alias("steps")).filter(pl.col("steps").list.len() > 1)
+    )
+    listed = pl.col("steps").cast(pl.List(pl.String)).list.join(", ")
+    detail = pl.format("attempt {}: ranks declare {}; the lowest counts", "attempt", listed)
+    return differing.select(
+        pl.lit("resume_step_differs").alias("kind"),
+        "role",
+        pl.lit(None, pl.String).alias("name"),
+        detail.alias("detail"),
+    ).sort("role", "detail")

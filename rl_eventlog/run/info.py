@@ -1,0 +1,264 @@
+"""What a run is and how it fares: `run.info`.
+
+Everything in it is as of the time the files were read; `run.refresh()` looks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+import polars as pl
+
+from rl_eventlog.reader import Problem, RunFiles, WriterFacts
+from rl_eventlog.schema import TABLES
+
+from .state import Judgement, State, Thresholds, judge, last_sign, worst
+
+_STEPS_FOR_MEDIAN = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Rows that were written and that no usable file holds."""
+
+    table: str
+    writer: str
+    first: int
+    last: int
+    """Last missing seq, inclusive."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptInfo:
+    """One launch of the run, as the reader orders them."""
+
+    attempt: int
+    """From 1."""
+    launch: str
+    started: datetime
+    last_row: datetime | None
+    """Time of its last row, UTC; None without rows."""
+    last_step: int | None
+    roles: tuple[str, ...]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankInfo:
+    """One rank of a role in the role's latest attempt."""
+
+    role: str
+    rank: int | None
+    data_rank: int | None
+    node: str
+    writer: str
+    attempt: int
+    state: State
+    reason: str
+    """Why it is in that state."""
+    last_step: int | None
+    """As its last heartbeat says."""
+    last_sign: datetime
+    """Its end, else its last heartbeat, else when it was opened, UTC."""
+    beat_seconds: float
+    """Interval of its heartbeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleInfo:
+    """One role in its latest attempt."""
+
+    role: str
+    attempt: int
+    state: State
+    """The worst of its ranks."""
+    ranks_seen: int
+    ranks_expected: int | None
+    """World size as its writers say; None where unknown."""
+    ranks_missing: tuple[int, ...]
+    """Numbers below the world size that nobody has."""
+    nodes: tuple[str, ...]
+    last_step: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """A run as a whole."""
+
+    path: Path
+    run_uid: str
+    name: str
+    project: str | None
+    group: str | None
+    tags: tuple[str, ...]
+    notes: str | None
+    state: State | None
+    """The worst of its roles; None where nobody wrote yet."""
+    started: datetime | None
+    """When its first writer was opened, UTC."""
+    last_seen: datetime | None
+    """Its last row, heartbeat or end record, UTC."""
+    attempts: tuple[AttemptInfo, ...]
+    roles: tuple[RoleInfo, ...]
+    ranks: tuple[RankInfo, ...]
+    nodes: tuple[str, ...]
+    """Of all attempts."""
+    rows: dict[str, int]
+    """Rows by table, of all attempts; tables without rows are left out."""
+    gaps: tuple[Gap, ...]
+    problems: tuple[Problem, ...]
+    """Files that could not be used, or not wholly."""
+    rows_at_risk: int
+    """Accepted and not yet written, as the last heartbeats say."""
+    rows_lost: int
+    """That could not be written, as end records and heartbeats say."""
+    read: datetime
+    """When the files were read, UTC."""
+    thresholds: Thresholds
+
+
+def describe(files: RunFiles, *, read: datetime, thresholds: Thresholds) -> RunInfo:
+    """Look at all tables and writers of a run.
+
+    Args:
+        files: the run.
+        read: when its writers' files were read.
+        thresholds: when silence becomes a finding.
+    """
+    counts = _counts(files)
+    ranks = _ranks(files, read, thresholds)
+    roles = tuple(_role(role, ranks, counts, files) for role in sorted({rank.role for rank in ranks}))
+    writers = files.writers.values()
+    signs = [facts.end.ended if facts.end else last_sign(facts) for facts in writers]
+    return RunInfo(
+        path=files.path,
+        run_uid=files.run_uid,
+        name=files.name,
+        project=files.project,
+        group=files.group,
+        tags=files.tags,
+        notes=files.notes,
+        state=worst(role.state for role in roles),
+        started=min((facts.opened for facts in writers), default=None),
+        last_seen=max([*signs, *counts["last_row"].drop_nulls()], default=None),
+        attempts=_attempts(files, counts),
+        roles=roles,
+        ranks=ranks,
+        nodes=tuple(sorted({facts.node for facts in writers})),
+        rows=dict(counts.group_by("table", maintain_order=True).agg(pl.col("rows").sum()).rows()),
+        gaps=tuple(
+            Gap(table, writer, span.first, span.last)
+            for table in TABLES
+            for writer, spans in files.gaps(table).items()
+            for span in spans
+        ),
+        problems=tuple(files.problems),
+        rows_at_risk=sum(facts.beat.rows_at_risk for facts in writers if facts.beat and not facts.end),
+        rows_lost=sum(map(_rows_lost, writers)),
+        read=read,
+        thresholds=thresholds,
+    )
+
+
+def _counts(files: RunFiles) -> pl.DataFrame:
+    """Rows, last step and last time by table, role and launch."""
+    queries = [
+        files.rows(table)
+        .group_by("role", "launch")
+        .agg(rows=pl.len().cast(pl.Int64), last_step=pl.col("step").max(), last_row=pl.col("time").max())
+        .select(pl.lit(table).alias("table"), "role", "launch", "rows", "last_step", "last_row")
+        for table in TABLES
+    ]
+    return pl.concat(pl.collect_all(queries))
+
+
+def _attempts(files: RunFiles, counts: pl.DataFrame) -> tuple[AttemptInfo, ...]:
+    found = []
+    for launch in files.launches:
+        its = counts.filter(pl.col("launch") == launch.id)
+        last_row, last_step, rows = its.select(pl.col("last_row", "last_step").max(), pl.col("rows").sum()).row(0)
+        roles = tuple(sorted({facts.role for facts in files.writers.values() if facts.launch == launch.id}))
+        found.append(AttemptInfo(launch.attempt, launch.id, launch.started, last_row, last_step, roles, rows))
+    return tuple(found)
+
+
+def _ranks(files: RunFiles, read: datetime, thresholds: Thresholds) -> tuple[RankInfo, ...]:
+    """The ranks of each role in its latest attempt: of a rank the last incarnation, of forks the parent."""
+    identities = files.identities()
+    newest = identities.filter(pl.col("attempt") == pl.col("attempt").max().over("role"))
+    standing = (
+        newest.sort("incarnation", "writer", descending=[True, False])
+        .unique(["role", "rank_key"], keep="first", maintain_order=True)
+        .sort("role", "rank", "writer", nulls_last=True)
+    )
+    found: list[RankInfo] = []
+    for (role, attempt), members in standing.group_by("role", "attempt", maintain_order=True):
+        facts = [files.writers[writer] for writer in members["writer"]]
+        judgements = judge(
+            facts,
+            now=read,
+            thresholds=thresholds,
+            step_seconds=partial(_median_step_seconds, files, role, facts[0].launch),
+        )
+        found += [_rank(one, attempt, judgement) for one, judgement in zip(facts, judgements, strict=True)]
+    return tuple(found)
+
+
+def _rank(facts: WriterFacts, attempt: int, judgement: Judgement) -> RankInfo:
+    return RankInfo(
+        role=facts.role,
+        rank=facts.rank,
+        data_rank=facts.data_rank,
+        node=facts.node,
+        writer=facts.writer,
+        attempt=attempt,
+        state=judgement.state,
+        reason=judgement.reason,
+        last_step=facts.beat.step if facts.beat else None,
+        last_sign=facts.end.ended if facts.end else last_sign(facts),
+        beat_seconds=facts.beat_seconds,
+    )
+
+
+def _role(role: str, all_ranks: Iterable[RankInfo], counts: pl.DataFrame, files: RunFiles) -> RoleInfo:
+    ranks = [rank for rank in all_ranks if rank.role == role]
+    facts = [files.writers[rank.writer] for rank in ranks]
+    expected = max((one.world_size for one in facts if one.world_size is not None), default=None)
+    steps = counts.filter((pl.col("role") == role) & (pl.col("launch") == facts[0].launch))["last_step"]
+    last_step = steps.max()
+    return RoleInfo(
+        role=role,
+        attempt=ranks[0].attempt,
+        state=worst(rank.state for rank in ranks) or "lost",
+        ranks_seen=len(ranks),
+        ranks_expected=expected,
+        ranks_missing=tuple(sorted(set(range(expected or 0)) - {rank.rank for rank in ranks})),
+        nodes=tuple(sorted({rank.node for rank in ranks})),
+        last_step=last_step if isinstance(last_step, int) else None,
+    )
+
+
+def _median_step_seconds(files: RunFiles, role: str, launch: str) -> float | None:
+    """Median time between the first rows of successive steps, of the last hundred; None with under two steps."""
+    steps = (
+        files.rows("metrics")
+        .filter((pl.col("role") == role) & (pl.col("launch") == launch) & pl.col("step").is_not_null())
+        .group_by("step")
+        .agg(pl.col("time").min())
+        .sort("step")
+        .tail(_STEPS_FOR_MEDIAN)
+        .select(pl.col("time").diff().dt.total_microseconds().abs().median() / 1e6)
+        .collect()
+    )
+    seconds: float | None = steps.item()
+    return seconds
+
+
+def _rows_lost(facts: WriterFacts) -> int:
+    if facts.end:
+        return sum(facts.end.rows_lost.values())
+    return facts.beat.rows_lost if facts.beat else 0

@@ -1,0 +1,106 @@
+"""`Run`: one run, read from its files. It never writes, and works while the run is written."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import polars as pl
+
+from rl_eventlog import reduce
+from rl_eventlog.documents import now_utc
+from rl_eventlog.reader import RunFiles
+
+from .info import RunInfo, describe
+from .state import Thresholds
+from .tables import Build, Frontier, Tables
+
+
+class Run(Tables):
+    """One run.
+
+    A Run is a look at the files at one time: `refresh()` looks again. Of each table the files are
+    listed at its first use.
+
+    Args:
+        path: folder of the run.
+        check: `footer`: trust sealed files whose footer matches their name; `digest`: compare each
+            with the digest in its name, which reads all of them.
+        thresholds: when silence of a rank becomes a finding in `info`.
+
+    Raises:
+        RunNotFoundError: the path holds no run.
+        SchemaVersionError: a newer major version wrote it.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        check: Literal["footer", "digest"] = "footer",
+        thresholds: Thresholds | None = None,
+    ) -> None:
+        if check not in ("footer", "digest"):
+            raise ValueError(f"check={check!r}: give 'footer' or 'digest'")
+        self.thresholds = thresholds or Thresholds()
+        self._look(RunFiles.open(Path(path), digests=check == "digest"))
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    @property
+    def path(self) -> Path:
+        """Folder of the run."""
+        return self.files.path
+
+    @property
+    def name(self) -> str:
+        """Display name of the run."""
+        return self.files.name
+
+    @cached_property
+    def info(self) -> RunInfo:
+        """Attempts, roles, ranks seen and expected, nodes, time span, state, gaps and problems.
+
+        Counts the rows of all tables once; the answer stays until `refresh()`.
+        """
+        return describe(self.files, read=self._read, thresholds=self.thresholds)
+
+    def refresh(self) -> Run:
+        """Look at the files again.
+
+        Returns:
+            This run. Frames made before keep what they saw.
+        """
+        self._look(self.files.refresh())
+        return self
+
+    def warnings(self) -> pl.DataFrame:
+        """What merging had to decide or to leave out, and what differs where it should not.
+
+        Returns:
+            `kind, role, name, detail`. Kinds: `changed_reduction`, `unknown_reduction`, `bad_weight`,
+            `replicas_differ`, `hparam_changed`, `hparam_differs`, `resume_step_differs`.
+        """
+        identities = self.files.identities()
+        metrics = reduce.with_position(reduce.identify(self.files.rows("metrics"), identities))
+        view = reduce.select_view(metrics, identities, by=("name", "axis", "position"))
+        found = [
+            reduce.metric_warnings(view),
+            reduce.hparam_warnings(reduce.identify(self.files.rows("hparams"), identities)),
+            reduce.resume_warnings(identities),
+        ]
+        return pl.concat(pl.collect_all(found))
+
+    def _look(self, files: RunFiles) -> None:
+        self.files = files
+        self._read = now_utc()
+        self._identities = files.identities()
+        self.__dict__.pop("info", None)
+
+    def frame(self, table: str, build: Build, frontier: Frontier | None = None) -> pl.LazyFrame:
+        """See `Tables.frame`."""
+        limits = None if frontier is None else frontier.get(table, {})
+        return build(self.files.rows(table, frontier=limits), self._identities)

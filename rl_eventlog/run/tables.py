@@ -1,0 +1,232 @@
+"""The tables of one run, or of many, as LazyFrames.
+
+- Nothing is read before a frame is collected, except which files there are.
+- Where attempts or incarnations overlap, the view `latest` shows what holds; `all` shows each attempt.
+- Row order means nothing: sort what you show.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Literal, get_args
+
+import polars as pl
+
+from rl_eventlog import reduce
+from rl_eventlog.reduce import Attempts
+from rl_eventlog.schema import table as table_schema
+
+Ranks = Literal["reduced", "each"]
+Names = str | Iterable[str] | None
+Frontier = Mapping[str, Mapping[str, int]]
+Build = Callable[[pl.LazyFrame, pl.DataFrame], pl.LazyFrame]
+"""(rows of a table, identities of the writers) -> the frame a user sees."""
+
+
+class Tables(ABC):
+    """What `Run` and `Runs` have in common. `Runs` puts a column `run` first in every frame.
+
+    Arguments that mean the same everywhere:
+
+    - `names`: a name, a shell glob over the whole name (`train/*`; `*` crosses `/`), or several of
+      them; None for all.
+    - `role`: only this role; None for all.
+    - `attempts`: `latest`: where attempts overlap, the latest one; `all`: every attempt, apart.
+    - `frontier`: table -> writer -> last seq to use; writers that are not in it give nothing. None:
+      everything there is.
+
+    Times are UTC in microseconds. `attempt` counts from 1.
+    """
+
+    @abstractmethod
+    def frame(self, table: str, build: Build, frontier: Frontier | None = None) -> pl.LazyFrame:
+        """Build a frame from the rows of a table, as logged, and the identities of their writers.
+
+        Args:
+            table: name of the table.
+            build: called with both for each run.
+            frontier: see the class.
+        """
+
+    def metrics(
+        self,
+        names: Names = None,
+        *,
+        ranks: Ranks = "reduced",
+        attempts: Attempts = "latest",
+        role: str | None = None,
+        frontier: Frontier | None = None,
+    ) -> pl.LazyFrame:
+        """Metrics, merged over ranks as their writers declared, or rank by rank.
+
+        Args:
+            names: see the class.
+            ranks: `reduced`: one row a (role, name, axis, position); metrics declared `none`, or with a
+                reduction that this version does not know, are not in it. `each`: one row a rank.
+            attempts: see the class; `all` merges the ranks within each attempt.
+            role: see the class.
+            frontier: see the class.
+
+        Returns:
+            `role, name, axis` (null: the training step), `step` (int64), `position` (float64, on the
+            axis; the step where axis is null), `time` (the latest of the merged rows), `value`,
+            `ranks`, `ranks_nan` (int32: ranks with a row, with a NaN), `attempt`.
+            With ``ranks="each"`` also `rank, data_rank, node, writer, seq, weight, reduction`.
+        """
+        _check("ranks", ranks, Ranks)
+        _check("attempts", attempts, Attempts)
+
+        def build(rows: pl.LazyFrame, identities: pl.DataFrame) -> pl.LazyFrame:
+            chosen = reduce.with_position(_chosen(rows, names, role))
+            identified = reduce.identify(chosen, identities)
+            view = reduce.select_view(identified, identities, by=("name", "axis", "position"), attempts=attempts)
+            return reduce.merge_metrics(view) if ranks == "reduced" else reduce.each_rank(view)
+
+        return self.frame("metrics", build, frontier)
+
+    def timings(
+        self,
+        names: Names = None,
+        *,
+        ranks: Ranks = "reduced",
+        attempts: Attempts = "latest",
+        role: str | None = None,
+        frontier: Frontier | None = None,
+    ) -> pl.LazyFrame:
+        """Timings: the spans of a rank and step added up, then the slowest rank.
+
+        Args:
+            names: see the class.
+            ranks: `reduced`: one row a (role, name, step); `each`: one row a rank.
+            attempts: see the class.
+            role: see the class.
+            frontier: see the class.
+
+        Returns:
+            `role, name, step` (null where none), `time` (the latest), `duration_seconds` (of the
+            slowest rank), `mean_seconds`, `p95_seconds` (over the ranks), `slowest_rank` (null where
+            it has no number), `count` (spans), `ranks` (with a span), `attempt`.
+            With ``ranks="each"``: `role, name, step, time, start` (of the first span, null where
+            unknown), `duration_seconds, count, attempt, rank, data_rank, node`.
+        """
+        _check("ranks", ranks, Ranks)
+        _check("attempts", attempts, Attempts)
+
+        def build(rows: pl.LazyFrame, identities: pl.DataFrame) -> pl.LazyFrame:
+            identified = reduce.identify(_chosen(rows, names, role), identities)
+            view = reduce.select_view(identified, identities, by=("name", "step"), attempts=attempts, repeats="all")
+            return reduce.merge_timings(view) if ranks == "reduced" else reduce.sum_spans(view)
+
+        return self.frame("timings", build, frontier)
+
+    def hparams(
+        self, *, history: bool = False, role: str | None = None, frontier: Frontier | None = None
+    ) -> pl.LazyFrame:
+        """Hyperparameters, nested keys joined with `.`, values as JSON.
+
+        Args:
+            history: every value that was logged, oldest first, in place of the latest.
+            role: see the class.
+            frontier: see the class.
+
+        Returns:
+            `role, key, value, time, attempt`: one row a (role, key), the latest by (attempt, time).
+            With ``history=True`` one row a logged value, and also `step, rank, data_rank, node, writer,
+            seq`.
+        """
+
+        def build(rows: pl.LazyFrame, identities: pl.DataFrame) -> pl.LazyFrame:
+            identified = reduce.identify(_chosen(rows, None, role), identities)
+            return reduce.hparam_history(identified) if history else reduce.latest_hparams(identified)
+
+        return self.frame("hparams", build, frontier)
+
+    def samples(
+        self,
+        *,
+        attempts: Attempts = "latest",
+        role: str | None = None,
+        frontier: Frontier | None = None,
+    ) -> pl.LazyFrame:
+        """Generated responses with what belongs to them.
+
+        Args:
+            attempts: see the class; of a (role, split, dataset, step) the latest attempt has all rows.
+            role: see the class.
+            frontier: see the class.
+
+        Returns:
+            The columns of the table, identity first, and `attempt`.
+        """
+        _check("attempts", attempts, Attempts)
+
+        def build(rows: pl.LazyFrame, identities: pl.DataFrame) -> pl.LazyFrame:
+            identified = reduce.identify(_chosen(rows, None, role), identities)
+            by = ("split", "dataset", "step")
+            view = reduce.select_view(identified, identities, by=by, attempts=attempts, repeats="all")
+            return view.select(*table_schema("samples").sealed.names, "attempt")
+
+        return self.frame("samples", build, frontier)
+
+    def markers(
+        self, names: Names = None, *, role: str | None = None, frontier: Frontier | None = None
+    ) -> pl.LazyFrame:
+        """What happened: checkpoints, exceptions, ..., of every attempt.
+
+        Returns:
+            The columns of the table, identity first, and `attempt`.
+        """
+        return self._rows("markers", names, role, frontier)
+
+    def gpu_samples(self, *, role: str | None = None, frontier: Frontier | None = None) -> pl.LazyFrame:
+        """Looks at GPUs and hosts, of every attempt.
+
+        Returns:
+            The columns of the table, identity first, and `attempt`.
+        """
+        return self._rows("gpu_samples", None, role, frontier)
+
+    def artifacts(
+        self, names: Names = None, *, role: str | None = None, frontier: Frontier | None = None
+    ) -> pl.LazyFrame:
+        """Files kept under ``artifacts/``, of every attempt.
+
+        Returns:
+            The columns of the table, identity first, and `attempt`.
+        """
+        return self._rows("artifacts", names, role, frontier)
+
+    def distributions(
+        self, names: Names = None, *, role: str | None = None, frontier: Frontier | None = None
+    ) -> pl.LazyFrame:
+        """Distributions of every rank and attempt, not merged.
+
+        Returns:
+            The columns of the table, identity first, and `attempt`.
+        """
+        return self._rows("distributions", names, role, frontier)
+
+    def _rows(self, table: str, names: Names, role: str | None, frontier: Frontier | None) -> pl.LazyFrame:
+        return self.frame(table, partial(_as_logged, table=table, names=names, role=role), frontier)
+
+
+def _as_logged(
+    rows: pl.LazyFrame, identities: pl.DataFrame, *, table: str, names: Names, role: str | None
+) -> pl.LazyFrame:
+    identified = reduce.identify(_chosen(rows, names, role), identities)
+    return identified.select(*table_schema(table).sealed.names, "attempt")
+
+
+def _chosen(rows: pl.LazyFrame, names: Names, role: str | None) -> pl.LazyFrame:
+    if role is not None:
+        rows = rows.filter(pl.col("role") == role)
+    if names is not None:
+        rows = rows.filter(reduce.name_matches("name", names))
+    return rows
+
+
+def _check(argument: str, value: str, allowed: object) -> None:
+    if value not in get_args(allowed):
+        raise ValueError(f"{argument}={value!r}: give one of {', '.join(map(repr, get_args(allowed)))}")
