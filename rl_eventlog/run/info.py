@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
@@ -61,7 +61,7 @@ class RankInfo:
     reason: str
     """Why it is in that state."""
     last_step: int | None
-    """As its last heartbeat says."""
+    """The highest of its rows and its last heartbeat."""
     last_sign: datetime
     """Its end, else its last heartbeat, else when it was opened, UTC."""
     beat_seconds: float
@@ -130,7 +130,7 @@ def describe(files: RunFiles, *, read: datetime, thresholds: Thresholds) -> RunI
         thresholds: when silence becomes a finding.
     """
     counts = _counts(files)
-    ranks = _ranks(files, read, thresholds)
+    ranks = _ranks(files, counts, read, thresholds)
     roles = tuple(_role(role, ranks, counts, files) for role in sorted({rank.role for rank in ranks}))
     writers = files.writers.values()
     signs = [facts.end.ended if facts.end else last_sign(facts) for facts in writers]
@@ -144,7 +144,7 @@ def describe(files: RunFiles, *, read: datetime, thresholds: Thresholds) -> RunI
         notes=files.notes,
         state=worst(role.state for role in roles),
         started=min((facts.opened for facts in writers), default=None),
-        last_seen=max([*signs, *counts["last_row"].drop_nulls()], default=None),
+        last_seen=max([*signs, *map(_utc, counts["last_row"])], default=None),
         attempts=_attempts(files, counts),
         roles=roles,
         ranks=ranks,
@@ -165,12 +165,12 @@ def describe(files: RunFiles, *, read: datetime, thresholds: Thresholds) -> RunI
 
 
 def _counts(files: RunFiles) -> pl.DataFrame:
-    """Rows, last step and last time by table, role and launch."""
+    """Rows, last step and last time by table and writer."""
     queries = [
         files.rows(table)
-        .group_by("role", "launch")
+        .group_by("role", "launch", "writer")
         .agg(rows=pl.len().cast(pl.Int64), last_step=pl.col("step").max(), last_row=pl.col("time").max())
-        .select(pl.lit(table).alias("table"), "role", "launch", "rows", "last_step", "last_row")
+        .select(pl.lit(table).alias("table"), "role", "launch", "writer", "rows", "last_step", "last_row")
         for table in TABLES
     ]
     return pl.concat(pl.collect_all(queries))
@@ -182,12 +182,14 @@ def _attempts(files: RunFiles, counts: pl.DataFrame) -> tuple[AttemptInfo, ...]:
         its = counts.filter(pl.col("launch") == launch.id)
         last_row, last_step, rows = its.select(pl.col("last_row", "last_step").max(), pl.col("rows").sum()).row(0)
         roles = tuple(sorted({facts.role for facts in files.writers.values() if facts.launch == launch.id}))
-        found.append(AttemptInfo(launch.attempt, launch.id, launch.started, last_row, last_step, roles, rows))
+        ended = None if last_row is None else _utc(last_row)
+        found.append(AttemptInfo(launch.attempt, launch.id, launch.started, ended, last_step, roles, rows))
     return tuple(found)
 
 
-def _ranks(files: RunFiles, read: datetime, thresholds: Thresholds) -> tuple[RankInfo, ...]:
+def _ranks(files: RunFiles, counts: pl.DataFrame, read: datetime, thresholds: Thresholds) -> tuple[RankInfo, ...]:
     """The ranks of each role in its latest attempt: of a rank the last incarnation, of forks the parent."""
+    steps = dict(counts.group_by("writer").agg(pl.col("last_step").max()).rows())
     identities = files.identities()
     newest = identities.filter(pl.col("attempt") == pl.col("attempt").max().over("role"))
     standing = (
@@ -204,11 +206,15 @@ def _ranks(files: RunFiles, read: datetime, thresholds: Thresholds) -> tuple[Ran
             thresholds=thresholds,
             step_seconds=partial(_median_step_seconds, files, role, facts[0].launch),
         )
-        found += [_rank(one, attempt, judgement) for one, judgement in zip(facts, judgements, strict=True)]
+        found += [
+            _rank(one, attempt, judgement, steps.get(one.writer))
+            for one, judgement in zip(facts, judgements, strict=True)
+        ]
     return tuple(found)
 
 
-def _rank(facts: WriterFacts, attempt: int, judgement: Judgement) -> RankInfo:
+def _rank(facts: WriterFacts, attempt: int, judgement: Judgement, row_step: int | None) -> RankInfo:
+    steps = [step for step in (row_step, facts.beat.step if facts.beat else None) if step is not None]
     return RankInfo(
         role=facts.role,
         rank=facts.rank,
@@ -218,7 +224,7 @@ def _rank(facts: WriterFacts, attempt: int, judgement: Judgement) -> RankInfo:
         attempt=attempt,
         state=judgement.state,
         reason=judgement.reason,
-        last_step=facts.beat.step if facts.beat else None,
+        last_step=max(steps, default=None),
         last_sign=facts.end.ended if facts.end else last_sign(facts),
         beat_seconds=facts.beat_seconds,
     )
@@ -256,6 +262,11 @@ def _median_step_seconds(files: RunFiles, role: str, launch: str) -> float | Non
     )
     seconds: float | None = steps.item()
     return seconds
+
+
+def _utc(time: datetime) -> datetime:
+    """With the zone that all other times have."""
+    return time.astimezone(timezone.utc)
 
 
 def _rows_lost(facts: WriterFacts) -> int:

@@ -102,5 +102,9 @@ class Run(Tables):
 
     def frame(self, table: str, build: Build, frontier: Frontier | None = None) -> pl.LazyFrame:
         """See `Tables.frame`."""
-        limits = None if frontier is None else frontier.get(table, {})
-        return build(self.files.rows(table, frontier=limits), self._identities)
+        if frontier is None:
+            return build(self.files.rows(table), self._identities)
+        # a writer that came later must not hide what was seen then
+        known = {writer for seqs in frontier.values() for writer in seqs}
+        identities = self._identities.filter(pl.col("writer").is_in(known))
+        return build(self.files.rows(table, frontier=frontier.get(table, {})), identities)

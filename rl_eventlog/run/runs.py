@@ -84,7 +84,8 @@ class Runs(Tables):
             try:
                 frames.append(run.frame(table, build, frontier).select(pl.lit(name).alias("run"), pl.all()))
             except (EventLogError, OSError) as error:
-                self.problems.append(Problem(run.path, f"{table}: {error}"))
+                problem = Problem(run.path, f"{table}: {error}")
+                self.problems += [problem] if problem not in self.problems else []
         if not frames:
             nothing = build(pl.LazyFrame(schema=polars_schema(table)), pl.DataFrame(schema=IDENTITIES))
             return nothing.select(pl.lit("").alias("run"), pl.all())

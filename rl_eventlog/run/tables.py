@@ -34,8 +34,8 @@ class Tables(ABC):
       them; None for all.
     - `role`: only this role; None for all.
     - `attempts`: `latest`: where attempts overlap, the latest one; `all`: every attempt, apart.
-    - `frontier`: table -> writer -> last seq to use; writers that are not in it give nothing. None:
-      everything there is.
+    - `frontier`: table -> writer -> last seq to use (-1: the writer is known, its rows are not); writers
+      that are not in it do not exist: nor do they hide what others logged. None: everything there is.
 
     Times are UTC in microseconds. `attempt` counts from 1.
     """
