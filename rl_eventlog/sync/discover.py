@@ -1,0 +1,88 @@
+"""Many runs to one kind of target: which have something unsent, and sending them one by one.
+
+One bad run never stops the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+
+from rl_eventlog.errors import EventLogError
+from rl_eventlog.reader import find_runs
+from rl_eventlog.sinks.base import RunDescription, Sink
+
+from .engine import Progress, replay
+from .ledger import Ledger
+from .plan import Hold, nothing_new
+from .report import SyncReport
+from .source import Source
+
+MakeSink = Callable[[RunDescription], Sink]
+"""Makes the sink for a run, whose project, for one, may name the place at the target."""
+
+_RUN_ERRORS = (EventLogError, OSError, pl.exceptions.PolarsError, pa.ArrowException)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncResult:
+    """How the sync of one run came out: a report or an error."""
+
+    path: Path
+    report: SyncReport | None = None
+    error: Exception | None = None
+
+
+def unsent_runs(root: Path, make_sink: MakeSink) -> list[Path]:
+    """The runs at or below `root` with something unsent, by our own record; no target is asked.
+
+    A run that cannot be read is among them: syncing it tells what is wrong.
+    """
+    return [path for path in find_runs(root) if _is_unsent(path, make_sink)]
+
+
+def _is_unsent(path: Path, make_sink: MakeSink) -> bool:
+    try:
+        source = Source(path)
+        sink = make_sink(source.description)
+        try:
+            ledger = Ledger(path, source.run_uid, sink.kind, sink.address)
+        finally:
+            sink.close()
+        status_sent = ledger.target.get("status") == source.description.status
+        return not status_sent or bool(ledger.pending()) or not nothing_new(source, ledger.state)
+    except _RUN_ERRORS:
+        return True
+
+
+def sync_many(
+    paths: Iterable[Path],
+    make_sink: MakeSink,
+    *,
+    dry_run: bool = False,
+    final: bool = False,
+    hold: Hold = "checkpoint",
+    progress: Callable[[Path], Progress] | None = None,
+) -> Iterator[SyncResult]:
+    """Replay runs one after another; each result comes when it is there.
+
+    Args:
+        paths: folders of runs.
+        make_sink: makes the sink of each.
+        dry_run: as in `replay`, like the next two.
+        final: see `replay`.
+        hold: see `replay`.
+        progress: makes the progress callback of a run.
+    """
+    for path in paths:
+        try:
+            sink = make_sink(Source(path).description)
+            told = progress(path) if progress else None
+            report = replay(path, sink, dry_run=dry_run, final=final, hold=hold, progress=told)
+            yield SyncResult(path, report=report)
+        except _RUN_ERRORS as error:
+            yield SyncResult(path, error=error)
