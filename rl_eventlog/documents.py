@@ -36,8 +36,8 @@ def parse_time(text: str) -> datetime:
 
 
 def encode_document(document: dict[str, Any]) -> bytes:
-    """A document as it is written: one readable JSON object."""
-    return json.dumps(document, indent=1, ensure_ascii=False, default=str).encode(errors="surrogateescape") + b"\n"
+    """A document as it is written: one readable JSON object. Half a surrogate pair becomes its JSON escape."""
+    return json.dumps(document, indent=1, ensure_ascii=False, default=str).encode(errors="backslashreplace") + b"\n"
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -47,7 +47,10 @@ def read_document(path: Path) -> dict[str, Any]:
         ValueError: it is torn or no JSON object.
         OSError: it cannot be read.
     """
-    document = json.loads(path.read_bytes())
+    try:
+        document = json.loads(path.read_bytes())
+    except RecursionError as error:
+        raise ValueError(f"{path}: nested too deeply") from error
     if not isinstance(document, dict):
         raise ValueError(f"{path}: a JSON object is expected")  # noqa: TRY004 -- one error for all that is torn
     return document

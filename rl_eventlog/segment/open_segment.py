@@ -91,9 +91,13 @@ class OpenSegment:
         """
         self._write(encode_frame(batch, self.next_seq, self.schema, self._schema_message), batch.num_rows)
 
-    def fsync(self) -> None:
-        """Put what was written so far on the disk, and the file's entry in its folder."""
-        os.fsync(self.fd)
+    def fsync(self, fd: int | None = None) -> None:
+        """Put what was written so far on the disk, and the file's entry in its folder.
+
+        Args:
+            fd: a duplicate of the file's descriptor, for a caller that holds no lock.
+        """
+        os.fsync(self.fd if fd is None else fd)
         if not self._entry_on_disk:
             fsync_folder(self.path.parent)
             self._entry_on_disk = True

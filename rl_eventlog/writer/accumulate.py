@@ -10,17 +10,18 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from .values import sort_values
+from .text import text_of
+from .values import number_of, sort_values
 
 
 class Accumulator:
     """Sums of weight and of weight times value, by key. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may come in
         self._sums: dict[str, tuple[float, float]] = {}
 
-    def add(self, metrics: Mapping[Any, Any], weight: float) -> dict[str, str]:
+    def add(self, metrics: Mapping[Any, Any], weight: Any) -> dict[str, str]:
         """Add one micro-batch; NaN in it makes the mean NaN, null is ignored.
 
         Args:
@@ -32,13 +33,14 @@ class Accumulator:
         """
         values = sort_values(metrics)
         skipped = values.skipped | dict.fromkeys([*values.many, *values.texts], "not a scalar")
-        if not (math.isfinite(weight) and weight >= 0):
-            return skipped | dict.fromkeys(values.scalars, f"weight {weight}")
+        number = number_of(weight)
+        if number is None or not (math.isfinite(number) and number >= 0):
+            return skipped | dict.fromkeys(values.scalars, f"weight {text_of(weight)}")
         with self._lock:
             for key, value in values.scalars.items():
-                if value is not None and weight > 0:
+                if value is not None and number > 0:
                     weights, total = self._sums.get(key, (0.0, 0.0))
-                    self._sums[key] = (weights + weight, total + weight * value)
+                    self._sums[key] = (weights + number, total + number * value)
         return skipped
 
     def take(self) -> dict[str, tuple[float, float]]:

@@ -10,6 +10,8 @@ import pyarrow as pa
 
 from rl_eventlog.schema import table
 
+from .text import text_of
+
 
 @dataclass(frozen=True, slots=True)
 class Metric:
@@ -63,6 +65,21 @@ def rows_batch(name: str, rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
     """Rows of any table; columns that are not given are null."""
     columns = {field.name: [row.get(field.name) for row in rows] for field in table(name).open}
     return _batch(name, len(rows), {}, columns)
+
+
+def fit(value: Any, kind: pa.DataType) -> Any:
+    """The value as a column of that type takes it; None where it does not fit."""
+    try:
+        if pa.types.is_string(kind):
+            return text_of(value) if isinstance(value, str) else None
+        if pa.types.is_floating(kind):
+            value = float(value)
+        elif pa.types.is_integer(kind) and isinstance(value, float) and value.is_integer():
+            value = int(value)
+        pa.array([value], kind)
+    except Exception:  # noqa: BLE001 -- pyarrow runs the value's own code
+        return None
+    return value
 
 
 def _batch(name: str, count: int, constants: dict[str, Any], columns: dict[str, list[Any]]) -> pa.RecordBatch:

@@ -15,6 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from .values import EXACT_INTEGERS, numbers
+
 RELATIVE_ERROR = 0.01
 GAMMA = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)
 MAX_BINS = 2048
@@ -39,16 +41,20 @@ def sketch(values: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def given_histogram(counts: Sequence[float], edges: Sequence[float]) -> dict[str, Any]:
+def given_histogram(counts: Any, edges: Any) -> dict[str, Any]:
     """The columns of a distributions row for K counts between K+1 edges, which must rise.
 
     Raises:
-        ValueError: the lengths do not fit, or the edges do not rise.
+        ValueError: the lengths do not fit, the edges do not rise, or the counts are no whole numbers.
+        TypeError: they are no numbers at all.
     """
-    if len(edges) != len(counts) + 1 or any(not low < high for low, high in pairwise(edges)):
-        raise ValueError(f"{len(counts)} counts need {len(counts) + 1} rising edges, got {len(edges)}")
-    whole = [int(count) for count in counts]
-    return {"count": sum(whole), "edges": [float(edge) for edge in edges], "edge_counts": whole}
+    heights, borders = numbers(counts), numbers(edges)
+    if len(borders) != len(heights) + 1 or any(not low < high for low, high in pairwise(borders)):
+        raise ValueError(f"{len(heights)} counts need {len(heights) + 1} rising edges, got {len(borders)}")
+    if any(not (0 <= height <= EXACT_INTEGERS and height.is_integer()) for height in heights):
+        raise ValueError("counts must be whole numbers, not densities")
+    whole = [int(height) for height in heights]
+    return {"count": sum(whole), "edges": borders, "edge_counts": whole}
 
 
 def _moments(array: pa.Array) -> dict[str, Any]:

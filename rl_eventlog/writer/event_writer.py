@@ -9,37 +9,43 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import logging
+import math
 import os
 import threading
 import time
 import traceback
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec
 
 import pyarrow as pa
 
-from rl_eventlog.errors import WriterClosedError
+from rl_eventlog.errors import OpenError, WriteError, WriterClosedError
+from rl_eventlog.host import host_name
 from rl_eventlog.ids import new_ulid
 from rl_eventlog.layout import RunLayout
+from rl_eventlog.schema import table
 
 from . import distributions
 from .accumulate import Accumulator
 from .artifacts import store_artifact
-from .batches import Metric, Position, metrics_batch, row_batch, rows_batch
+from .batches import Metric, Position, fit, metrics_batch, row_batch, rows_batch
 from .hparams import flatten_hparams
 from .provenance import git_diff, provenance
 from .registration import Labels, Resume, inherit_launch, run_folder
 from .rows import Limits
-from .samples import sample_rows, to_json
+from .samples import sample_rows
 from .session import CloseReport, Options, Session
 from .skips import Skips
+from .text import text_of, to_json
 from .timers import Timer
-from .values import Sorted, lookup, sort_values
+from .values import Sorted, lookup, number_of, numbers, sort_values, step_of
 from .whoami import who_am_i
 
 if TYPE_CHECKING:
@@ -48,7 +54,31 @@ if TYPE_CHECKING:
 logger = logging.getLogger("rl_eventlog")
 
 MAX_TEXT_BYTES = 64 << 10
+_FAR_SECONDS = 1e12  # what a time in microseconds holds in 64 bits, and NaN is not below it
 OnError = Literal["warn", "raise"]
+P = ParamSpec("P")
+_GPU_COLUMNS = {field.name: field.type for field in table("gpu_samples").open if field.name != "time"}
+
+
+def _harmless(method: Callable[Concatenate[EventWriter, P], None]) -> Callable[Concatenate[EventWriter, P], None]:
+    """Count and name what goes wrong inside a log call, and let the training go on.
+
+    Through come what the user asked for (`WriteError`), calls of a closed writer, and calls that do
+    not fit the signature.
+    """
+
+    @functools.wraps(method)
+    def call(self: EventWriter, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            method(self, *args, **kwargs)
+        except (WriteError, WriterClosedError):
+            raise
+        except Exception as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is None:  # not from inside the call
+                raise
+            self._failed(method.__name__, error)
+
+    return call
 
 
 class EventWriter:
@@ -67,7 +97,7 @@ class EventWriter:
         self._accumulator = Accumulator()
         self._skips = Skips()
         self._forked_from: str | None = None
-        self._start_lock = threading.Lock()
+        self._locked = threading.RLock()  # starting and closing; a signal handler may come in
         self.timer = Timer(self._log_span)
         self._session: Session | None = Session(options, self._activity, provenance=facts)
         for warning in self._session.warnings:
@@ -174,10 +204,12 @@ class EventWriter:
 
     # -- logging ---------------------------------------------------------------------------------
 
-    def set_step(self, step: int) -> None:
+    @_harmless
+    def set_step(self, step: int | None) -> None:
         """The step of every later call that names none, timers included."""
-        self._step = int(step)
+        self._step = None if step is None else self._whole(step)
 
+    @_harmless
     def log_metrics(
         self,
         metrics: Mapping[str, Any],
@@ -205,11 +237,13 @@ class EventWriter:
         """
         self._ready()
         values = sort_values(metrics)
-        names = {key: f"{prefix}/{key}" if prefix else key for key in (*values.scalars, *values.many, *values.texts)}
+        start = f"{text_of(prefix)}/" if prefix else ""
+        names = {key: start + key for key in (*values.scalars, *values.many, *values.texts)}
         axis_value = self._take_axis(values, names, step_metric)
-        position = self._position(step, step_metric if axis_value is not None else None, axis_value, step_finished)
+        axis = None if axis_value is None else text_of(step_metric)
+        position = self._position(step, axis, axis_value, step_finished)
         rows = [
-            Metric(names[key], value, _number(lookup(weight, key, names[key])), lookup(reduce, key, names[key]))
+            Metric(names[key], value, self._weight(weight, key, names[key]), self._reduction(reduce, key, names[key]))
             for key, value in values.scalars.items()
         ]
         if rows:
@@ -218,6 +252,7 @@ class EventWriter:
             self._mark("step_closed", position, "debug", None, {})
         self._log_the_rest(values, names, position)
 
+    @_harmless
     def accumulate(self, metrics: Mapping[str, Any], *, weight: float = 1.0) -> None:
         """Add one micro-batch to the weighted means that `log_accumulated` logs.
 
@@ -226,9 +261,10 @@ class EventWriter:
             weight: weight of the micro-batch, say its number of tokens.
         """
         self._ready()
-        for key, kind in self._accumulator.add(metrics, float(weight)).items():
+        for key, kind in self._accumulator.add(metrics, weight).items():
             self._skips.skip("not accumulated", key, kind)
 
+    @_harmless
     def log_accumulated(
         self,
         step: int | None = None,
@@ -248,6 +284,7 @@ class EventWriter:
             weight={key: weights for key, (_, weights) in means.items()},
         )
 
+    @_harmless
     def log_timing(self, name: str, seconds: float, step: int | None = None, *, start: float | None = None) -> None:
         """Log a duration.
 
@@ -259,16 +296,22 @@ class EventWriter:
         """
         self._ready()
         position = self._position(step)
+        duration = number_of(seconds)
+        if duration is None:
+            self._skips.skip("no duration", text_of(name), type(seconds).__name__)
+            return
+        begin = number_of(start)
         row = {
             "step": position.step,
             "time": position.time_us,
-            "name": name,
-            "start": None if start is None else int(start * 1_000_000),
-            "duration_seconds": float(seconds),
+            "name": text_of(name),
+            "start": int(begin * 1_000_000) if begin is not None and abs(begin) < _FAR_SECONDS else None,
+            "duration_seconds": duration,
             "count": 1,
         }
         self._append("timings", row_batch("timings", row))
 
+    @_harmless
     def log_hyperparams(self, params: Any) -> None:
         """Log hyperparameters: a mapping, dataclass, namespace, pydantic model or OmegaConf node.
 
@@ -286,6 +329,7 @@ class EventWriter:
         if rows:
             self._append("hparams", rows_batch("hparams", rows))
 
+    @_harmless
     def log_histogram(self, histogram: Any, step: int | None = None, name: str = "histogram") -> None:
         """Log a distribution.
 
@@ -296,30 +340,29 @@ class EventWriter:
             name: name of the series.
         """
         self._ready()
-        position = self._position(step)
-        if isinstance(histogram, tuple) and len(histogram) == 2 and all(hasattr(part, "__len__") for part in histogram):
-            try:
-                self._log_distribution(name, distributions.given_histogram(*map(list, histogram)), position)
-            except (ValueError, TypeError) as error:
-                self._skips.skip("no histogram", name, str(error))
+        position, name = self._position(step), text_of(name)
+        try:
+            pair = isinstance(histogram, tuple) and [hasattr(part, "__len__") for part in histogram] == [True, True]
+            columns = distributions.given_histogram(*histogram) if pair else distributions.sketch(numbers(histogram))
+        except (ValueError, TypeError) as error:
+            self._skips.skip("no histogram", name, text_of(error))
             return
-        values = sort_values({name: histogram})
-        values.many |= {key: [v] for key, v in values.scalars.items() if v is not None}
-        values.scalars.clear()
-        self._log_the_rest(values, {key: key for key in (*values.many, *values.texts)}, position)
+        self._log_distribution(name, columns, position)
 
+    @_harmless
     def log_plot(self, figure: Any, step: int | None = None, name: str = "plot") -> None:
         """Log a Matplotlib figure, or anything with its `savefig`, as a PNG artifact."""
         self._ready()
-        image = io.BytesIO()
+        image, name = io.BytesIO(), text_of(name)
         try:
             figure.savefig(image, format="png")
         except Exception as error:  # noqa: BLE001 -- drawing runs the user's and a library's code
-            self._skips.skip("no figure", name, repr(error))
+            self._skips.skip("no figure", name, f"{type(error).__name__}: {text_of(error)}")
             return
         image.seek(0)
         self._store(lambda layout: store_artifact(layout, image, name, "figure", f"{name}.png"), step)
 
+    @_harmless
     def log_artifact(self, path: str | os.PathLike[str], name: str | None = None, kind: str = "file") -> None:
         """Keep a copy of a file in the run.
 
@@ -333,18 +376,20 @@ class EventWriter:
 
         def store(layout: RunLayout) -> dict[str, Any]:
             with source.open("rb") as file:
-                return store_artifact(layout, file, name or source.name, kind, str(source))
+                return store_artifact(layout, file, text_of(name or source.name), text_of(kind), text_of(source))
 
         self._store(store, None)
 
+    @_harmless
     def log_gpu_samples(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Log looks at GPUs and hosts: mappings with the columns of the gpu_samples table."""
         self._ready()
         position = self._position(None)
-        filled = [{"step": position.step, "time": position.time_us, **row} for row in rows]
+        filled = [self._gpu_row(row, position) for row in rows]
         if filled:
             self._append("gpu_samples", rows_batch("gpu_samples", filled))
 
+    @_harmless
     def log_samples(self, samples: Any, step: int | None = None, *, split: str = "validation") -> None:
         """Log generated responses.
 
@@ -358,17 +403,20 @@ class EventWriter:
         self._ready()
         position = self._position(step)
         try:
-            batch = sample_rows(samples, step=position.step, split=split, time_us=position.time_us)
+            batch = sample_rows(samples, step=position.step, split=text_of(split), time_us=position.time_us)
         except (ValueError, TypeError) as error:
-            self._skips.skip("no samples", split, str(error))
+            self._skips.skip("no samples", text_of(split), text_of(error))
             return
         if batch.num_rows:
             self._append("samples", batch)
 
-    def mark(self, name: str, *, step: int | None = None, level: str = "info", text: str = "", **fields: Any) -> None:
+    @_harmless
+    def mark(
+        self, /, name: str, *, step: int | None = None, level: str = "info", text: str = "", **fields: Any
+    ) -> None:
         """Log that something happened: ``mark("checkpoint", step=100, path=...)``."""
         self._ready()
-        self._mark(name, self._position(step), level, text or None, fields)
+        self._mark(name, self._position(step), level, text_of(text) or None, fields)
 
     def flush(self, fsync: bool = False) -> None:
         """Wait until every row is with the kernel, or, with `fsync`, on the disk.
@@ -388,14 +436,15 @@ class EventWriter:
             timeout: seconds to wait for sealing; what is not sealed by then stays open.
             reason: why the training ended.
         """
-        if self._closed is None:
-            if left := self._accumulator.take():
-                self._skips.counters["accumulated and never logged"] += len(left)
-            session = self._session  # None in a fork that logged nothing
-            self._closed = session.end(timeout, reason, self._skips.counters) if session else CloseReport({}, {})
-            if self in _opened:
-                _opened.remove(self)
-        return self._closed
+        with self._locked:
+            if self._closed is None:
+                if left := self._accumulator.take():
+                    self._skips.counters["accumulated and never logged"] += len(left)
+                session = self._session  # None in a fork that logged nothing
+                self._closed = session.end(timeout, reason, self._skips.counters) if session else CloseReport({}, {})
+                if self in _opened:
+                    _opened.remove(self)
+            return self._closed
 
     def __enter__(self) -> Self:
         """Use as a context manager: `close` at the end, also of a failed training."""
@@ -406,7 +455,8 @@ class EventWriter:
     ) -> None:
         """Close; an exception of the training is marked and passes through."""
         if error is not None and kind is not None and not issubclass(kind, (SystemExit, GeneratorExit)):
-            self.mark("exception", level="error", text="".join(traceback.format_exception(kind, error, trace)))
+            with suppress(WriteError, WriterClosedError):  # the training's own exception is the one to be seen
+                self.mark("exception", level="error", text="".join(traceback.format_exception(kind, error, trace)))
         self.close(reason="finished" if kind is None else kind.__name__)
 
     # -- inside ----------------------------------------------------------------------------------
@@ -421,9 +471,14 @@ class EventWriter:
             raise WriterClosedError(f"the writer of {self.path} is closed: open a new one to log more")
         self._last_call = time.monotonic()
         if self._session is None:
-            with self._start_lock:
+            with self._locked:
                 if self._session is None:
-                    self._session = Session(self._options, self._activity, forked_from=self._forked_from)
+                    try:
+                        self._session = Session(self._options, self._activity, forked_from=self._forked_from)
+                    except OpenError as error:
+                        if not self._options.raise_errors:
+                            raise
+                        raise WriteError(str(error)) from error
         return self._session
 
     def _append(self, table: str, batch: pa.RecordBatch) -> None:
@@ -440,7 +495,7 @@ class EventWriter:
     def _position(
         self, step: int | None, axis: str | None = None, axis_value: float | None = None, closes_step: bool = False
     ) -> Position:
-        chosen = self._step if step is None else int(step)
+        chosen = self._step if step is None else self._whole(step)
         if chosen is not None:
             self._last_step = chosen
         return Position(chosen, time.time_ns() // 1000, axis, axis_value, closes_step)
@@ -449,20 +504,53 @@ class EventWriter:
         """Take the value that is the position out of the call."""
         if step_metric is None:
             return None
-        for key in list(values.scalars):
-            if step_metric in (key, names[key]) and values.scalars[key] is not None:
-                return values.scalars.pop(key)
+        unprefixed = [key for key in values.scalars if key == step_metric]
+        for key in unprefixed or [key for key in values.scalars if names[key] == step_metric]:
+            value = values.scalars[key]
+            if value is not None and math.isfinite(value):
+                del values.scalars[key]
+                return float(value)
         return None
+
+    def _whole(self, step: Any) -> int | None:
+        whole = step_of(step)
+        if whole is None:
+            self._skips.skip("steps that are none", type(step).__name__, text_of(step))
+        return whole
+
+    def _weight(self, declared: Any, key: str, name: str) -> float | None:
+        weight = lookup(declared, key, name)
+        number = number_of(weight)
+        if number is None and weight is not None:
+            self._skips.skip("weights that are no numbers", name, type(weight).__name__)
+        return number
+
+    def _reduction(self, declared: Any, key: str, name: str) -> str | None:
+        reduction = lookup(declared, key, name)
+        if reduction is None or isinstance(reduction, str):
+            return reduction and text_of(reduction)
+        self._skips.skip("reductions that are no names", name, type(reduction).__name__)
+        return None
+
+    def _gpu_row(self, look: Mapping[str, Any], position: Position) -> dict[str, Any]:
+        row: dict[str, Any] = {"step": position.step, "time": position.time_us, "device_node": host_name()}
+        for key, value in look.items():
+            kind = _GPU_COLUMNS.get(key)
+            fitted = None if kind is None or value is None else fit(value, kind)
+            if fitted is not None:
+                row[key] = fitted
+            elif value is not None:
+                self._skips.skip("values skipped", f"gpu_samples {text_of(key)}", type(value).__name__)
+        return row
 
     def _log_the_rest(self, values: Sorted, names: Mapping[str, str], position: Position) -> None:
         for key, many in values.many.items():
-            if many:
-                self._log_distribution(names[key], distributions.sketch(many), position)
+            self._log_distribution(names[key], distributions.sketch(many), position)
         for key, text in values.texts.items():
             self._mark(names[key], position, "info", text, {})
         for key, integer in values.inexact.items():
             if self._skips.first_time("inexact_integer", key):
-                self._mark("inexact_integer", position, "warning", None, {"key": names[key], "value": str(integer)})
+                self._mark("inexact_integer", position, "warning", None, {"key": names[key], "value": text_of(integer)})
         for key, kind in values.skipped.items():
             self._skips.skip("values skipped", key, kind)
 
@@ -478,14 +566,12 @@ class EventWriter:
         self._append("distributions", row_batch("distributions", row))
 
     def _mark(self, name: str, position: Position, level: str, text: str | None, fields: Mapping[str, Any]) -> None:
-        if text is not None:
-            text = text.encode(errors="replace")[:MAX_TEXT_BYTES].decode(errors="ignore")
         row = {
             "step": position.step,
             "time": position.time_us,
-            "name": name,
-            "level": level,
-            "text": text,
+            "name": text_of(name),
+            "level": text_of(level),
+            "text": None if text is None else text.encode()[:MAX_TEXT_BYTES].decode(errors="ignore"),
             "fields": to_json(dict(fields)) if fields else None,
         }
         self._append("markers", row_batch("markers", row))
@@ -497,10 +583,13 @@ class EventWriter:
         try:
             row = store(self._ready().layout)
         except OSError as error:
-            self._skips.skip("artifacts not stored", str(error.filename), str(error))
+            self._skips.skip("artifacts not stored", text_of(error.filename), text_of(error))
             return
         position = self._position(step)
         self._append("artifacts", row_batch("artifacts", {"step": position.step, "time": position.time_us, **row}))
+
+    def _failed(self, call: str, error: Exception) -> None:
+        self._skips.skip("calls failed", call, f"{type(error).__name__}: {text_of(error)}")
 
     def _forked(self) -> None:
         """In the child of a fork: the parent's files are the parent's."""
@@ -508,16 +597,9 @@ class EventWriter:
             self._forked_from = self._session.writer
             self._session.abandon()
         self._session = None
-        self._start_lock = threading.Lock()
+        self._locked = threading.RLock()  # starting and closing; a signal handler may come in
         self._accumulator = Accumulator()
         self.timer = Timer(self._log_span)
-
-
-def _number(weight: Any) -> float | None:
-    try:
-        return None if weight is None else float(weight)
-    except (TypeError, ValueError):
-        return None
 
 
 _writers: weakref.WeakSet[EventWriter] = weakref.WeakSet()

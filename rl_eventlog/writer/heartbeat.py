@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,48 +45,57 @@ class Heartbeat:
 
 
 class Background:
-    """Calls `tick` each interval on a daemon thread until it is stopped."""
+    """Does some jobs each interval on a daemon thread until it is stopped.
 
-    def __init__(self, tick: Callable[[], None], interval_seconds: float) -> None:
-        self._tick = tick
+    A job that fails neither stops the others nor the thread.
+
+    Attributes:
+        failures: jobs that failed so far; the first is named in the log.
+    """
+
+    def __init__(self, jobs: Sequence[Callable[[], None]], interval_seconds: float) -> None:
+        self.failures = 0
+        self._jobs = jobs
         self._interval = interval_seconds
         self._stop = threading.Event()
-        self._warned = False
         self._thread = threading.Thread(target=self._run, name="rl-eventlog", daemon=True)
         self._thread.start()
 
     def stop(self, timeout_seconds: float) -> bool:
         """Ask it to end and wait; True if it did in time."""
         self._stop.set()
-        self._thread.join(timeout_seconds)
+        self._thread.join(max(0.0, timeout_seconds))
         return not self._thread.is_alive()
 
     def _run(self) -> None:
         while True:
-            try:
-                self._tick()
-            except OSError as error:
-                if not self._warned:
-                    logger.warning("rl-eventlog's background work failed, it goes on trying: %s", error)
-                self._warned = True
+            for job in self._jobs:
+                try:
+                    job()
+                except Exception as error:  # noqa: BLE001 -- a thread that dies takes heartbeat and seals with it
+                    self.failures += 1
+                    if self.failures == 1:
+                        logger.warning("rl-eventlog's background work failed, it goes on trying: %r", error)
             if self._stop.wait(self._interval):
                 return
 
 
 def call_within(work: Callable[[], None], timeout_seconds: float) -> bool:
     """Run `work` on a daemon thread for at most so long; True if it came to its end."""
-    failure: list[BaseException] = []
+    failure: list[Exception] = []
 
     def run() -> None:
         try:
             work()
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 -- whatever it is, the caller's training goes on
             failure.append(error)
 
     thread = threading.Thread(target=run, name="rl-eventlog-close", daemon=True)
-    started = time.monotonic()
-    thread.start()
-    thread.join(max(0.0, timeout_seconds - (time.monotonic() - started)))
+    try:
+        thread.start()
+        thread.join(max(0.0, timeout_seconds))
+    except RuntimeError:  # the interpreter is shutting down and starts no more threads
+        run()
     if failure:
-        logger.warning("rl-eventlog could not finish closing: %s", failure[0])
+        logger.warning("rl-eventlog could not finish closing: %r", failure[0])
     return not thread.is_alive() and not failure

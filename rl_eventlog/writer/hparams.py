@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .redact import is_secret_key, redact_text, redacted
-from .samples import to_json
+from .text import plain_json, text_of, to_json
 
 _MAX_DEPTH = 64
 
@@ -26,49 +26,52 @@ def flatten_hparams(params: Any) -> dict[str, str]:
     mapping = _as_mapping(params)
     if mapping is None:
         raise TypeError(f"hyperparameters must be a mapping, a dataclass or a namespace, not {type(params).__name__}")
-    return {key: _json(key, value) for key, value in _walk(mapping, "", 0)}
+    return {key: _json(key, value) for key, value in _walk(mapping, "", (id(params),))}
 
 
 def _as_mapping(value: Any) -> Mapping[Any, Any] | None:
-    if isinstance(value, Mapping):
-        return value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if isinstance(value, Namespace):
-        return vars(value)
-    if hasattr(value, "model_dump"):  # pydantic
-        dumped = value.model_dump()
-        return dumped if isinstance(dumped, Mapping) else None
-    if type(value).__name__ == "DictConfig" and hasattr(value, "items"):  # OmegaConf
-        return dict(value.items())
+    try:
+        if isinstance(value, Mapping):
+            return dict(value.items())
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        if isinstance(value, Namespace):
+            return vars(value)
+        if hasattr(value, "model_dump") and isinstance(dumped := value.model_dump(), Mapping):  # pydantic
+            return dumped
+        if type(value).__name__ == "DictConfig":  # OmegaConf
+            return dict(value.items())
+    except Exception:  # noqa: BLE001 -- a configuration is the user's object: its own code may raise anything
+        return None
     return None
 
 
-def _walk(mapping: Mapping[Any, Any], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
+def _walk(mapping: Mapping[Any, Any], prefix: str, around: tuple[int, ...]) -> Iterator[tuple[str, Any]]:
+    """`around` are the ids of the objects around this one: one inside itself is no mapping any more."""
     for key, value in mapping.items():
-        name = f"{prefix}{key}"
-        inner = _as_mapping(value) if depth < _MAX_DEPTH else None
+        name = prefix + text_of(key)
+        inner = _as_mapping(value) if id(value) not in around and len(around) < _MAX_DEPTH else None
         if inner:
-            yield from _walk(inner, f"{name}.", depth + 1)
+            yield from _walk(inner, f"{name}.", (*around, id(value)))
         else:
             yield name, value if inner is None else {}
 
 
 def _json(key: str, value: Any) -> str:
     if is_secret_key(key) and value is not None:
-        return to_json(redacted(str(value)))
-    return to_json(_redact(value))
+        return to_json(redacted(text_of(value)))
+    return to_json(_redact(plain_json(value)))
 
 
-def _redact(value: Any) -> Any:
-    """Credentials inside lists and texts."""
-    if isinstance(value, str):
-        return redact_text(value)
-    if isinstance(value, (list, tuple)):
-        return [_redact(item) for item in value]
-    if isinstance(value, Mapping):
+def _redact(plain: Any) -> Any:
+    """Credentials inside texts, lists and mappings."""
+    if isinstance(plain, str):
+        return redact_text(plain)
+    if isinstance(plain, list):
+        return [_redact(item) for item in plain]
+    if isinstance(plain, dict):
         return {
-            str(key): redacted(str(item)) if is_secret_key(str(key)) and item is not None else _redact(item)
-            for key, item in value.items()
+            key: redacted(text_of(item)) if is_secret_key(key) and item is not None else _redact(item)
+            for key, item in plain.items()
         }
-    return value
+    return plain

@@ -5,13 +5,14 @@
   failed write go, with the same seqs, to a new segment.
 - A signal handler that logs while this very thread is writing does not deadlock: its rows wait in
   memory and are written before the interrupted call returns.
-- Sealing happens on the caller of `seal_rotated` and `close`: the background thread, never the
-  training.
+- Sealing and fsync happen on the callers of `seal_rotated` and `fsync`, outside the lock that `append`
+  needs: the background thread, never the training.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import random
 import threading
 import time
@@ -22,8 +23,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from rl_eventlog.durable import fsync_folder, make_folder
-from rl_eventlog.errors import SegmentError, WriteError
+from rl_eventlog.durable import fsync_file, make_folder
+from rl_eventlog.errors import WriteError, WriterClosedError
 from rl_eventlog.layout import RunLayout, open_name
 from rl_eventlog.segment.open_segment import OpenSegment
 from rl_eventlog.types import Identity
@@ -36,6 +37,7 @@ class _TableState:
     """One table of this writer."""
 
     next_seq: int = 0
+    """Of the next segment; within one, the segment counts."""
     number: int = 0
     """`n` of the next segment."""
     segment: OpenSegment | None = None
@@ -77,8 +79,11 @@ class RowStore:
         self._limits = limits
         self._raise_errors = raise_errors
         self._tables: dict[str, _TableState] = {}
+        self._finished = False
         self._to_seal: deque[_Rotated] = deque()
+        self._unsealed: list[_Rotated] = []  # their seal failed
         self._sealed: deque[tuple[float, Path]] = deque()
+        self._sealing = threading.Lock()
         # An RLock, so that a signal handler on this thread gets in, sees `_busy`, and leaves its row.
         self._lock = threading.RLock()
         self._busy = False
@@ -93,25 +98,38 @@ class RowStore:
 
         Raises:
             WriteError: they could not be written, with ``on_error="raise"``.
+            WriterClosedError: `finish` was called.
         """
         with self._lock:
-            if self._busy:
-                self._waiting.append((table, batch))
+            if self._finished:
+                raise WriterClosedError(f"the writer of {self.layout.path} is closed: open a new one to log more")
+            self._waiting.append((table, batch))
+            if self._busy:  # this very thread is writing: the signal handler's row is written when it goes on
                 return
-            self._busy = True
-            try:
-                self._write(table, batch)
-                while self._waiting:
-                    self._write(*self._waiting.popleft())
-            finally:
-                self._busy = False
+            self._drain()
         if self._waiting:  # a signal came between the last look and the end of `_busy`
-            self.append(*self._waiting.popleft())
+            with self._lock:
+                self._drain()
+
+    def _drain(self) -> None:
+        try:
+            self._busy = True
+            while self._waiting:
+                self._write(*self._waiting.popleft())
+        except BaseException:  # a signal handler raised; what it logged before is owed all the same
+            while self._waiting:
+                self._write(*self._waiting.popleft())
+            raise
+        finally:
+            self._busy = False
 
     def last_seqs(self) -> dict[str, int]:
-        """Last seq of every table that has rows."""
-        with self._lock:
-            return {name: state.next_seq - 1 for name, state in self._tables.items() if state.next_seq}
+        """Last seq of every table that has rows. Waits for nobody."""
+        counts = {}
+        for name, state in list(self._tables.items()):
+            segment = state.segment  # `next_seq` is set before this goes
+            counts[name] = segment.next_seq if segment else state.next_seq
+        return {name: count - 1 for name, count in counts.items() if count}
 
     def fsync(self) -> None:
         """Put every row written so far on the disk.
@@ -119,13 +137,28 @@ class RowStore:
         Raises:
             OSError: the disk refused; the rows stay with the kernel.
         """
+        for rotated in (*self._to_seal, *self._unsealed):
+            with suppress(FileNotFoundError):  # sealed and removed meanwhile
+                fsync_file(rotated.path)
         with self._lock:
-            states = [state for state in self._tables.values() if state.segment]
-            for state in states:
-                if state.segment and state.segment.size > state.fsynced_size:
-                    size = state.segment.size
-                    state.segment.fsync()
-                    state.fsynced_size = size
+            states = list(self._tables.values())
+        for state in states:
+            self._fsync_segment(state)
+
+    def _fsync_segment(self, state: _TableState) -> None:
+        """On a descriptor of our own: a rotation may close the segment's meanwhile."""
+        with self._lock:
+            segment = state.segment
+            if segment is None or segment.size == state.fsynced_size:
+                return
+            size, fd = segment.size, os.dup(segment.fd)
+        try:
+            segment.fsync(fd)
+        finally:
+            os.close(fd)
+        with self._lock:
+            if state.segment is segment:
+                state.fsynced_size = size
 
     def rotate_old(self) -> None:
         """End segments that are older than the age limit."""
@@ -137,33 +170,54 @@ class RowStore:
 
     def seal_rotated(self) -> None:
         """Seal what was rotated; remove open forms whose grace time is over."""
-        while self._to_seal:
-            rotated = self._to_seal[0]
-            if self._seal(rotated):
-                self._sealed.append((time.monotonic(), rotated.path))
-            self._to_seal.popleft()
-        while self._sealed and time.monotonic() - self._sealed[0][0] > self._limits.grace_seconds:
-            with suppress(OSError):
-                self._sealed[0][1].unlink()
-            self._sealed.popleft()
+        with self._sealing:
+            while self._to_seal:
+                rotated = self._to_seal[0]
+                if self._seal(rotated):
+                    self._sealed.append((time.monotonic(), rotated.path))
+                else:
+                    self._unsealed.append(rotated)
+                self._to_seal.popleft()
+            self._remove_sealed(self._limits.grace_seconds)
 
-    def end_segments(self) -> None:
-        """End all open segments, so that `seal_rotated` finds them."""
-        with self._lock:
+    def finish(self, timeout_seconds: float) -> bool:
+        """Take no more rows, and end all segments so that `seal_rotated` finds them.
+
+        Returns:
+            False where a call of another thread did not come to its end in time, or where this very
+            call interrupted one, from a signal handler: the segments then stay open, a valid end.
+        """
+        if not self._lock.acquire(timeout=max(0.0, timeout_seconds)):
+            self._finished = True
+            return False
+        try:
+            self._finished = True
+            if self._busy:
+                return False
             for name, state in self._tables.items():
-                if state.segment:
-                    self._end_segment(name, state)
+                self._end_segment(name, state)
+            self._to_seal.extend(self._unsealed)  # space may have returned
+            self._unsealed.clear()
+        finally:
+            self._lock.release()
+        return True
 
     def remove_sealed(self) -> None:
         """Remove open forms whose sealed files were read back, without waiting for the grace time."""
-        while self._sealed:
-            with suppress(OSError):
-                self._sealed[0][1].unlink()
-            self._sealed.popleft()
+        with self._sealing:
+            self._remove_sealed(0.0)
 
     def left_open(self) -> list[Path]:
         """Open segments that are not sealed."""
-        return [rotated.path for rotated in self._to_seal]
+        rotated = [entry.path for entry in (*self._unsealed, *self._to_seal)]
+        current = [state.segment for state in list(self._tables.values())]
+        return rotated + [segment.path for segment in current if segment]
+
+    def _remove_sealed(self, grace_seconds: float) -> None:
+        while self._sealed and time.monotonic() - self._sealed[0][0] >= grace_seconds:
+            with suppress(OSError):
+                self._sealed[0][1].unlink()
+            self._sealed.popleft()
 
     def abandon(self) -> None:
         """Drop files without writing: they belong to the parent of this forked process."""
@@ -184,7 +238,6 @@ class RowStore:
                 if state.segment:
                     self._end_segment(table, state)
             else:
-                state.next_seq = segment.next_seq
                 if segment.size > self._limits.segment_bytes * self._limits.jitter:
                     self._end_segment(table, state)
                 return
@@ -206,13 +259,13 @@ class RowStore:
         state.segment = OpenSegment(path, table, self.identity, state.next_seq)
         state.opened = time.monotonic()
         state.fsynced_size = 0
-        fsync_folder(folder)
         return state.segment
 
     def _end_segment(self, table: str, state: _TableState) -> None:
         segment = state.segment
         if segment is None:
             return
+        state.next_seq = segment.next_seq
         state.segment = None
         rows = segment.rows
         with suppress(OSError):  # a failed close loses nothing that the kernel has acknowledged
@@ -229,7 +282,7 @@ class RowStore:
 
         try:
             seal_open(rotated.path, rotated.number, rotated.table)
-        except (OSError, SegmentError) as error:
+        except Exception as error:  # noqa: BLE001 -- one that cannot be sealed must not stop the others
             logger.warning("rl-eventlog leaves %s open: %s", rotated.path, error)
             return False
         return True

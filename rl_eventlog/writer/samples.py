@@ -6,17 +6,22 @@ not fit its column goes there too, under its own name.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from rl_eventlog.layout import sha16
 from rl_eventlog.schema import table
 
+from .batches import fit
+from .text import text_of, to_json
+
 _SCHEMA = table("samples").open
-_FIELDS = {field.name: field.type for field in _SCHEMA}
+_OF_THE_CALL = {"step", "time", "split"}
+_GIVEN = {field.name: field.type for field in _SCHEMA if field.name not in {*_OF_THE_CALL, "extra"}}
+"""Columns that a record may fill."""
 
 
 def sample_rows(samples: Any, *, step: int | None, split: str, time_us: int) -> pa.RecordBatch:
@@ -31,11 +36,11 @@ def sample_rows(samples: Any, *, step: int | None, split: str, time_us: int) -> 
     Raises:
         ValueError: the columns differ in length, or the object is none of these.
     """
-    rows = [_row(dict(record), index) for index, record in enumerate(_records(samples))]
+    rows = [_row(record, index) for index, record in enumerate(_records(samples))]
     for row in rows:
         row |= {"step": step, "time": time_us, "split": split}
     return pa.RecordBatch.from_arrays(
-        [pa.array([row.get(name) for row in rows], kind) for name, kind in _FIELDS.items()], schema=_SCHEMA
+        [pa.array([row.get(field.name) for row in rows], field.type) for field in _SCHEMA], schema=_SCHEMA
     )
 
 
@@ -45,8 +50,10 @@ def _records(samples: Any) -> list[Mapping[str, Any]]:
     if hasattr(samples, "to_dicts"):  # Polars frame
         return list(samples.to_dicts())
     if isinstance(samples, Mapping):
-        columns = {str(key): _plain(column) for key, column in samples.items()}
-        lengths = {key: len(column) for key, column in columns.items()}
+        columns = {key: _plain(column) for key, column in samples.items()}
+        if any(not isinstance(column, (list, tuple)) for column in columns.values()):
+            raise ValueError("samples given as a mapping must hold columns: lists or arrays of one value a sample")
+        lengths = {text_of(key): len(column) for key, column in columns.items()}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"the columns of samples differ in length: {lengths}")
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
@@ -61,19 +68,18 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def _row(record: dict[str, Any], index: int) -> dict[str, Any]:
+def _row(record: Mapping[Any, Any], index: int) -> dict[str, Any]:
     row: dict[str, Any] = {}
     extra: dict[str, Any] = {}
     for key, value in record.items():
-        plain = _plain(value)
-        if plain is None:
+        if value is None:
             continue
-        if key == "extra":
-            extra |= dict(plain) if isinstance(plain, Mapping) else {"extra": plain}
-        elif key in _FIELDS and (fitted := _fit(key, plain)) is not None:
+        if key == "extra" and isinstance(value, Mapping):
+            extra |= {text_of(name): item for name, item in value.items()}
+        elif key in _GIVEN and (fitted := _fit(key, value)) is not None:
             row[key] = fitted
         else:
-            extra[key] = plain
+            extra[text_of(key)] = value
     row.setdefault("sample_index", index)
     row.setdefault("prompt_id", _prompt_id(row))
     if extra:
@@ -83,30 +89,23 @@ def _row(record: dict[str, Any], index: int) -> dict[str, Any]:
 
 def _fit(key: str, value: Any) -> Any:
     """The value as its column takes it; None where it does not fit."""
-    kind = _FIELDS[key]
     try:
-        if key == "rewards" and isinstance(value, Mapping):
-            value = [{"key": str(part), "value": float(reward)} for part, reward in value.items()]
+        plain = _plain(value)
+        if key == "rewards" and isinstance(plain, Mapping):
+            plain = [{"key": text_of(part), "value": float(reward)} for part, reward in plain.items()]
         elif key == "messages":
-            value = [_message(message) for message in value]
-        elif pa.types.is_floating(kind):
-            value = float(value)
-        elif pa.types.is_integer(kind) and isinstance(value, float) and value.is_integer():
-            value = int(value)
-        pa.array([value], kind)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError, AttributeError):
+            plain = [_message(message) for message in plain]
+        return fit(plain, _GIVEN[key])
+    except Exception:  # noqa: BLE001 -- a value is the user's object: its own code may raise anything
         return None
-    return value
 
 
-def _message(message: Mapping[str, Any]) -> dict[str, Any]:
+def _message(message: Mapping[str, Any]) -> dict[str, str | None]:
     """One message; content that is not text (images, parts) is kept as JSON."""
-    content, calls = message.get("content"), message.get("tool_calls")
+    fields = ((field, message.get(field)) for field in ("role", "content", "name", "tool_calls"))
     return {
-        "role": message.get("role"),
-        "content": content if content is None or isinstance(content, str) else to_json(content),
-        "name": message.get("name"),
-        "tool_calls": calls if calls is None or isinstance(calls, str) else to_json(calls),
+        field: None if value is None else text_of(value) if isinstance(value, str) else to_json(value)
+        for field, value in fields
     }
 
 
@@ -118,26 +117,4 @@ def _prompt_id(row: Mapping[str, Any]) -> str | None:
         text = json.dumps(row["messages"], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     else:
         return None
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
-
-
-def to_json(value: Any) -> str:
-    """JSON of anything; what JSON does not know becomes its text, numbers that are not finite too."""
-    try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_jsonable)
-    except (ValueError, TypeError):
-        return json.dumps(_without_nan(value), ensure_ascii=False, default=_jsonable)
-
-
-def _jsonable(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else str(value)
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _without_nan(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_nan(item) for item in value]
-    if isinstance(value, float) and not -float("inf") < value < float("inf"):
-        return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
-    return value
+    return sha16(text.encode())

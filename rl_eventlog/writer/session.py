@@ -19,6 +19,7 @@ from rl_eventlog.ids import new_ulid
 from .heartbeat import Background, Heartbeat, call_within
 from .registration import Labels, Resume, register
 from .rows import Limits, RowStore
+from .text import text_of
 from .whoami import WhoAmI
 
 
@@ -34,11 +35,13 @@ class CloseReport:
     """Segments not sealed in time: whole and readable, a valid end."""
     counters: Mapping[str, int] = field(default_factory=dict)
     """What was skipped, by reason."""
+    ended: bool = True
+    """Whether the end record was written in time."""
 
     @property
     def ok(self) -> bool:
-        """Whether every row is on the disk and sealed."""
-        return not self.left_open and not any(self.rows_lost.values())
+        """Whether every row is on the disk and sealed, and the writer known to have ended."""
+        return self.ended and not self.left_open and not any(self.rows_lost.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,28 +110,35 @@ class Session:
         self._beat_seconds = options.beat_seconds
         self._next_beat = 0.0
         self._heartbeat = Heartbeat(self.layout.beat(self.writer), self._describe)
-        self._background = Background(self._tick, min(options.fsync_seconds, options.beat_seconds))
+        self._background = Background(
+            (self.rows.fsync, self.rows.rotate_old, self.rows.seal_rotated, self._beat_if_due),
+            min(options.fsync_seconds, options.beat_seconds),
+        )
 
     def end(self, timeout_seconds: float, reason: str, counters: Mapping[str, int]) -> CloseReport:
-        """Seal, write the end record, and say what there is."""
+        """Take no more rows, seal, write the end record, and say what there is."""
         deadline = time.monotonic() + timeout_seconds
-        self._background.stop(timeout_seconds)
-        rows = {table: last + 1 for table, last in self.rows.last_seqs().items()}
-        call_within(lambda: self._seal_and_end(reason, counters), deadline - time.monotonic())
-        return CloseReport(rows, dict(self.rows.rows_lost), tuple(self.rows.left_open()), dict(counters))
+        idle = self.rows.finish(timeout_seconds)
+        self._background.stop((deadline - time.monotonic()) / 2 if idle else 0.0)
+        counters = dict(counters)
+        if self._background.failures:
+            counters["background jobs failed"] = self._background.failures
+        last_seqs = self.rows.last_seqs()
+        ended = call_within(
+            lambda: self._seal_and_end(reason, last_seqs, counters), max(0.0, deadline - time.monotonic())
+        )
+        rows = {table: last + 1 for table, last in last_seqs.items()}
+        return CloseReport(rows, dict(self.rows.rows_lost), tuple(self.rows.left_open()), counters, ended)
 
     def abandon(self) -> None:
         """In the child of a fork: let go of the parent's files without writing."""
         self.rows.abandon()
         self._heartbeat.close()
 
-    def _tick(self) -> None:
-        self.rows.fsync()
-        self.rows.rotate_old()
-        self.rows.seal_rotated()
+    def _beat_if_due(self) -> None:
         if time.monotonic() >= self._next_beat:
-            self._heartbeat.beat()
             self._next_beat = time.monotonic() + self._beat_seconds
+            self._heartbeat.beat()
 
     def _describe(self) -> dict[str, Any]:
         return {
@@ -138,18 +148,17 @@ class Session:
             "rows_lost": sum(self.rows.rows_lost.values()),
         }
 
-    def _seal_and_end(self, reason: str, counters: Mapping[str, int]) -> None:
-        last_seqs = self.rows.last_seqs()
-        self.rows.end_segments()
+    def _seal_and_end(self, reason: str, last_seqs: Mapping[str, int], counters: Mapping[str, int]) -> None:
         self.rows.seal_rotated()
         end = {
             "writer": self.writer,
             "ended": time_text(now_utc()),
-            "reason": reason,
+            "reason": text_of(reason),
             "last_seq": last_seqs,
             "rows_lost": dict(self.rows.rows_lost),
-            "counters": dict(counters),
+            "counters": counters,
         }
         write_durably(self.layout.end(self.writer), encode_document(end))
         self.rows.remove_sealed()
+        self._heartbeat.beat()
         self._heartbeat.close()

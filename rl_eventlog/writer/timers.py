@@ -1,7 +1,7 @@
 """Timers for the training loop: each span becomes a row of the timings table when it ends.
 
-Labels are free text with ``/`` for nesting. One label may run once a thread at a time; a thread never
-disturbs another's spans.
+Labels are free text with ``/`` for nesting. No span disturbs another's: neither in another thread nor
+in another coroutine.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from .text import text_of
+
 Record = Callable[[str, float, "float | None"], None]
 
 
@@ -19,10 +21,10 @@ class Timer:
 
     def __init__(self, record: Record) -> None:
         self._record = record
-        self._running: dict[tuple[int, str], tuple[float, float]] = {}
+        self._running: dict[object, tuple[str, float, float]] = {}
 
     def start(self, label: str) -> None:
-        """Start a span.
+        """Start a span; this thread's `stop` of the same label ends it.
 
         Raises:
             ValueError: this thread is timing that label already.
@@ -30,7 +32,7 @@ class Timer:
         key = (threading.get_ident(), label)
         if key in self._running:
             raise ValueError(f"timer {label!r} is running already: stop it first")
-        self._running[key] = (time.time(), time.perf_counter())
+        self._begin(key, label)
 
     def stop(self, label: str) -> float:
         """End a span and return its length in seconds.
@@ -38,22 +40,20 @@ class Timer:
         Raises:
             ValueError: this thread is not timing that label.
         """
-        now = time.perf_counter()
-        started = self._running.pop((threading.get_ident(), label), None)
-        if started is None:
+        key = (threading.get_ident(), label)
+        if key not in self._running:
             raise ValueError(f"timer {label!r} is not running: start it first")
-        wall, begin = started
-        self._record(label, now - begin, wall)
-        return now - begin
+        return self._end(key)
 
     @contextmanager
     def time(self, label: str) -> Iterator[None]:
-        """Time a block, also when it raises."""
-        self.start(label)
+        """Time a block, also when it raises. Blocks of one label may overlap, say in coroutines."""
+        key = object()
+        self._begin(key, label)
         try:
             yield
         finally:
-            self.stop(label)
+            self._end(key)
 
     def record(self, label: str, seconds: float) -> None:
         """Record a duration measured elsewhere."""
@@ -61,4 +61,13 @@ class Timer:
 
     def open_labels(self) -> list[str]:
         """Labels running now, in any thread."""
-        return sorted({label for _, label in list(self._running)})
+        return sorted({label for label, _, _ in list(self._running.values())})
+
+    def _begin(self, key: object, label: str) -> None:
+        self._running[key] = (text_of(label), time.time(), time.perf_counter())
+
+    def _end(self, key: object) -> float:
+        now = time.perf_counter()
+        label, wall, begin = self._running.pop(key)
+        self._record(label, now - begin, wall)
+        return now - begin

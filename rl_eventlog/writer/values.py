@@ -2,7 +2,7 @@
 
 Python and numpy numbers, bools, tensors and arrays of one element are scalars; NaN, the infinities
 and None stay four different values. Nested mappings are flattened with ``/``. Lists and longer
-arrays are many values, strings are texts, anything else is skipped.
+arrays are many values, None among them left out; strings are texts, anything else is skipped.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+from .text import text_of
+
 EXACT_INTEGERS = 1 << 53
+_INT64 = 1 << 63
 _MAX_DEPTH = 32
 
 
@@ -29,10 +32,10 @@ class Sorted:
     """Type of each value that is none of the above."""
 
 
-def sort_values(metrics: Mapping[Any, Any]) -> Sorted:
-    """Flatten `metrics` and put each value where it belongs."""
+def sort_values(metrics: Any) -> Sorted:
+    """Flatten `metrics`, a mapping, and put each value where it belongs."""
     result = Sorted()
-    for key, value in _flatten(metrics, "", 0):
+    for key, value in _flatten(metrics, "", (), result):
         try:
             _sort(key, value, result)
         except Exception:  # noqa: BLE001 -- a value is the user's object: its own code may raise anything
@@ -40,13 +43,21 @@ def sort_values(metrics: Mapping[Any, Any]) -> Sorted:
     return result
 
 
-def _flatten(metrics: Mapping[Any, Any], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
-    for key, value in metrics.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and depth < _MAX_DEPTH:
-            yield from _flatten(value, f"{name}/", depth + 1)
-        else:
+def _flatten(metrics: Any, prefix: str, around: tuple[int, ...], result: Sorted) -> Iterator[tuple[str, Any]]:
+    """`around` are the ids of the mappings around this one: one inside itself is skipped."""
+    try:
+        items = list(metrics.items())
+    except Exception:  # noqa: BLE001 -- as above
+        result.skipped[prefix.rstrip("/") or "metrics"] = type(metrics).__name__
+        return
+    for key, value in items:
+        name = prefix + text_of(key)
+        if not isinstance(value, Mapping):
             yield name, value
+        elif id(value) in (*around, id(metrics)) or len(around) == _MAX_DEPTH:
+            result.skipped[name] = "a mapping inside itself or nested too deeply"
+        else:
+            yield from _flatten(value, f"{name}/", (*around, id(metrics)), result)
 
 
 def _sort(key: str, value: Any, result: Sorted) -> None:
@@ -57,11 +68,11 @@ def _sort(key: str, value: Any, result: Sorted) -> None:
             result.inexact[key] = int(value)
         result.scalars[key] = _float(value)
     elif isinstance(value, str):
-        result.texts[key] = value
+        result.texts[key] = text_of(value)
     elif hasattr(value, "tolist"):  # numpy scalars and arrays, tensors of any kind
         _sort_array(key, value, result)
     elif isinstance(value, (list, tuple)):
-        result.many[key] = [_element(element) for element in value]
+        result.many[key] = numbers(value)
     elif hasattr(value, "__float__"):  # Decimal, Fraction
         result.scalars[key] = float(value)
     else:
@@ -71,41 +82,63 @@ def _sort(key: str, value: Any, result: Sorted) -> None:
 def _sort_array(key: str, value: Any, result: Sorted) -> None:
     if hasattr(value, "detach"):
         value = value.detach()
-        if value.dtype.is_complex:
-            raise TypeError(key)
-        if value.dtype.itemsize == 2 or value.is_sparse:  # bfloat16 has no numpy form
-            value = value.to_dense().float() if value.is_sparse else value.float()
+        if value.is_sparse:
+            value = value.to_dense()
     plain = value.tolist()
     while isinstance(plain, list) and len(plain) == 1:
         plain = plain[0]
     if isinstance(plain, list):
-        result.many[key] = [_element(element) for element in _leaves(plain)]
-    elif isinstance(plain, (bool, int, float, str)) or plain is None:
+        result.many[key] = numbers(plain)
+    elif isinstance(plain, (int, float, str)) or plain is None:
         _sort(key, plain, result)
-    else:
-        result.skipped[key] = type(value).__name__
+    else:  # numpy's long double stays itself; what is no number raises
+        result.scalars[key] = float(plain)
 
 
-def _leaves(nested: list[Any]) -> Iterator[Any]:
-    for element in nested:
-        if isinstance(element, list):
+def numbers(values: Any) -> list[float]:
+    """All numbers in nested lists, arrays and tensors, in order; None is left out.
+
+    Raises:
+        TypeError: something in there is no number.
+    """
+    return [_float(leaf) for leaf in _leaves(values) if leaf is not None]
+
+
+def _leaves(values: Any) -> Iterator[Any]:
+    plain = values.tolist() if hasattr(values, "tolist") else values
+    if isinstance(plain, (list, tuple)):
+        for element in plain:
             yield from _leaves(element)
-        else:
-            yield element
-
-
-def _element(value: Any) -> float:
-    if isinstance(value, (str, bytes)):
-        raise TypeError(value)
-    return float("nan") if value is None else _float(value)
+    else:
+        yield plain
 
 
 def _float(value: Any) -> float:
-    """`float`, with integers too large for it as infinities."""
+    """`float` of a number, with integers too large for it as infinities."""
+    if isinstance(value, (str, bytes, bytearray)):
+        raise TypeError(type(value).__name__)
     try:
         return float(value)
     except OverflowError:
         return float("inf") if value > 0 else float("-inf")
+
+
+def number_of(value: Any) -> float | None:
+    """One number; None where it is none."""
+    try:
+        return _float(value)
+    except Exception:  # noqa: BLE001 -- as in `sort_values`
+        return None
+
+
+def step_of(step: Any) -> int | None:
+    """A step; None where it is no whole number of 64 bits."""
+    try:
+        whole = int(step)
+        usable = bool(whole == step and -_INT64 <= whole < _INT64)
+    except Exception:  # noqa: BLE001 -- as in `sort_values`
+        return None
+    return whole if usable else None
 
 
 def lookup(declared: Any, key: str, name: str) -> Any:
@@ -116,6 +149,6 @@ def lookup(declared: Any, key: str, name: str) -> Any:
         if candidate in declared:
             return declared[candidate]
     for pattern, value in declared.items():
-        if fnmatchcase(key, pattern) or fnmatchcase(name, pattern):
+        if isinstance(pattern, str) and (fnmatchcase(key, pattern) or fnmatchcase(name, pattern)):
             return value
     return None
