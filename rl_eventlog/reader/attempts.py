@@ -50,22 +50,29 @@ def order_launches(writers: Mapping[str, WriterFacts]) -> list[Launch]:
     for facts in writers.values():
         by_launch.setdefault(facts.launch, []).append(facts)
     known = {sha16(launch.encode()) for launch in by_launch}
+    # Later writers of a launch may have seen younger launches; its first has seen only older ones.
+    seen = {
+        launch: min(len(known.intersection(facts.launches_seen)) for facts in members)
+        for launch, members in by_launch.items()
+    }
+    started = {launch: min(facts.opened for facts in members) for launch, members in by_launch.items()}
+    restarts = {
+        launch: next((facts.restart_count for facts in members if facts.restart_count is not None), None)
+        for launch, members in by_launch.items()
+    }
+    # Restart counters compare only among launches of one launcher; they stand where its first stands.
+    launcher = {launch: launch if restarts[launch] is None else launch.rpartition("-r")[0] for launch in by_launch}
+    begun: dict[tuple[int, str], datetime] = {}
+    for launch in by_launch:
+        group = (seen[launch], launcher[launch])
+        begun[group] = min(begun.get(group, started[launch]), started[launch])
 
-    def key(launch: str) -> tuple[int, str, int, datetime, str]:
-        members = by_launch[launch]
-        # Later writers of a launch may have seen younger launches; its first has seen only older ones.
-        seen = min(len(known.intersection(facts.launches_seen)) for facts in members)
-        restarts = [facts.restart_count for facts in members if facts.restart_count is not None]
-        base = launch.rpartition("-r")[0] if restarts else ""
-        return seen, base, min(restarts, default=0), min(facts.opened for facts in members), launch
+    def key(launch: str) -> tuple[int, datetime, str, int, datetime, str]:
+        group = (seen[launch], launcher[launch])
+        return seen[launch], begun[group], launcher[launch], restarts[launch] or 0, started[launch], launch
 
     return [
-        Launch(
-            launch,
-            attempt,
-            min(facts.opened for facts in by_launch[launch]),
-            next((facts.restart_count for facts in by_launch[launch] if facts.restart_count is not None), None),
-        )
+        Launch(launch, attempt, started[launch], restarts[launch])
         for attempt, launch in enumerate(sorted(by_launch, key=key), start=1)
     ]
 

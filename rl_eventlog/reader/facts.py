@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from rl_eventlog.documents import decode_beat, parse_time, read_document
+from rl_eventlog.errors import SchemaVersionError
 from rl_eventlog.ids import ULID, ulid_milliseconds
 from rl_eventlog.layout import RunLayout
 from rl_eventlog.schema import check_version
-from rl_eventlog.types import Identity
+from rl_eventlog.types import MAX_SEQ, Identity
+
+_T = TypeVar("_T")
+_MALFORMED = (KeyError, TypeError, AttributeError, ValueError, OverflowError)
 
 
 class Problem(NamedTuple):
@@ -112,7 +116,7 @@ class WriterFacts:
 
 
 @dataclass(slots=True)
-class _Documents:
+class Documents:
     """Raw documents of one writer."""
 
     open: dict[str, Any] | None = None
@@ -121,37 +125,49 @@ class _Documents:
     paths: list[Path] = field(default_factory=list)
 
 
-def read_writers(layout: RunLayout) -> tuple[dict[str, WriterFacts], list[Problem]]:
-    """All writers that have a readable document.
-
-    Raises:
-        SchemaVersionError: a writer wrote a newer major version.
-    """
+def read_documents(layout: RunLayout) -> tuple[dict[str, Documents], list[Problem]]:
+    """The documents of all writers, by writer id."""
     problems: list[Problem] = []
-    documents: dict[str, _Documents] = {}
+    documents: dict[str, Documents] = {}
     for path in sorted((layout.writers / "compacted").glob("*.jsonl.zst")):
         _read_folded(path, documents, problems)
     for path in sorted(layout.writers.glob("*")):
         _read_single(path, documents, problems)
-    writers: dict[str, WriterFacts] = {}
-    for writer, found in documents.items():
-        if found.open is None:
-            continue  # its segments say who it was
-        try:
-            check_version(str(found.open["format_version"]), found.paths[0])
-            writers[writer] = _facts(found)
-        except (KeyError, TypeError, AttributeError) as error:
-            problems.append(Problem(found.paths[0], f"the writer's document is not as specified: {error!r}"))
-    return writers, problems
+    return documents, problems
 
 
-def facts_of_segment(identity: Identity, end: End | None = None) -> WriterFacts:
-    """What is known of a writer whose documents are gone."""
+def facts_of_documents(writer: str, documents: Documents, problems: list[Problem]) -> WriterFacts | None:
+    """What a writer says of itself; None where it said nothing that can be used.
+
+    Raises:
+        SchemaVersionError: it wrote a newer major version.
+    """
+    if documents.open is None:
+        return None
+    try:
+        check_version(_need(documents.open, "format_version", str), documents.paths[0])
+        return _facts(writer, documents.open, documents)
+    except SchemaVersionError:
+        raise
+    except _MALFORMED as error:
+        problems.append(Problem(documents.paths[0], f"the writer's document is not as specified: {error!r}"))
+        return None
+
+
+def facts_of_segment(identity: Identity, documents: Documents | None, problems: list[Problem]) -> WriterFacts:
+    """What is known of a writer whose own document is gone or cannot be used."""
     opened = datetime.fromtimestamp(0, timezone.utc) + timedelta(milliseconds=ulid_milliseconds(identity.writer))
-    return WriterFacts(identity=identity, name=None, opened=opened, end=end)
+    facts = WriterFacts(identity=identity, name=None, opened=opened)
+    if documents is None:
+        return facts
+    try:
+        return replace(facts, beat=_beat(documents.beat), end=_end(documents.end))
+    except _MALFORMED as error:
+        problems.append(Problem(documents.paths[0], f"the writer's document is not as specified: {error!r}"))
+        return facts
 
 
-def _read_single(path: Path, documents: dict[str, _Documents], problems: list[Problem]) -> None:
+def _read_single(path: Path, documents: dict[str, Documents], problems: list[Problem]) -> None:
     writer, dot, kind = path.name.partition(".")
     readers: dict[str, Callable[[Path], dict[str, Any] | None]] = {
         "json": read_document,
@@ -165,7 +181,7 @@ def _read_single(path: Path, documents: dict[str, _Documents], problems: list[Pr
     except (OSError, ValueError) as error:
         problems.append(Problem(path, f"unreadable, left out: {error}"))
         return
-    found = documents.setdefault(writer, _Documents())
+    found = documents.setdefault(writer, Documents())
     setattr(found, {"json": "open", "end.json": "end", "beat": "beat"}[kind], document)
     found.paths.insert(0 if kind == "json" else len(found.paths), path)
 
@@ -175,83 +191,104 @@ def _read_beat(path: Path) -> dict[str, Any] | None:
     return decode_beat(path.read_bytes()) or decode_beat(path.read_bytes())
 
 
-def _read_folded(path: Path, documents: dict[str, _Documents], problems: list[Problem]) -> None:
+def _read_folded(path: Path, documents: dict[str, Documents], problems: list[Problem]) -> None:
     try:
         with pa.CompressedInputStream(pa.PythonFile(path.open("rb")), "zstd") as stream:
             lines = stream.read().splitlines()
         for line in lines:
             entry = json.loads(line)
-            documents[str(entry["writer"])] = _Documents(entry["open"], entry["end"], entry["beat"], [path])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+            documents[str(entry["writer"])] = Documents(entry["open"], entry["end"], entry["beat"], [path])
+    except (OSError, *_MALFORMED) as error:
         problems.append(Problem(path, f"unreadable, left out: {error}"))
 
 
-def _facts(found: _Documents) -> WriterFacts:
-    document = found.open or {}
+def _facts(writer: str, document: Mapping[str, Any], documents: Documents) -> WriterFacts:
     identity = Identity(
-        run_uid=document["run_uid"],
-        writer=document["writer"],
-        launch=document["launch"],
-        role=document["role"],
-        rank=document["rank"],
-        data_rank=document["data_rank"],
-        node=document["node"],
+        run_uid=_need(document, "run_uid", str),
+        writer=_need(document, "writer", str),
+        launch=_need(document, "launch", str),
+        role=_need(document, "role", str),
+        rank=_number(document, "rank", 32),
+        data_rank=_number(document, "data_rank", 32),
+        node=_need(document, "node", str),
     )
-    optional = {
-        key: document.get(key)
-        for key in (
-            "world_size",
-            "project",
-            "group",
-            "notes",
-            "host",
-            "boot_id",
-            "pid",
-            "process_start",
-            "restart_count",
-            "resume_step",
-            "forked_from",
-            "parent_run",
-            "actor",
-            "provenance",
-        )
-    }
+    if identity.writer != writer:
+        raise ValueError(f"it is of writer {identity.writer}")
+    provenance = document.get("provenance")
     return WriterFacts(
         identity=identity,
-        name=document["name"],
-        opened=parse_time(document["opened"]),
-        tags=tuple(document.get("tags") or ()),
-        launches_seen=tuple(document.get("launches_seen") or ()),
+        name=_need(document, "name", str),
+        opened=parse_time(_need(document, "opened", str)),
+        world_size=_number(document, "world_size", 64),
+        project=_text(document, "project"),
+        group=_text(document, "group"),
+        tags=tuple(map(str, document.get("tags") or ())),
+        notes=_text(document, "notes"),
+        host=_text(document, "host"),
+        boot_id=_text(document, "boot_id"),
+        pid=_number(document, "pid", 64),
+        process_start=_number(document, "process_start", 64),
+        launches_seen=tuple(map(str, document.get("launches_seen") or ())),
+        restart_count=_number(document, "restart_count", 64),
+        resume_step=_number(document, "resume_step", 64),
+        forked_from=_text(document, "forked_from"),
+        parent_run=_text(document, "parent_run"),
+        actor=_text(document, "actor"),
         beat_seconds=float(document.get("beat_seconds") or 30.0),
-        beat=_beat(found.beat),
-        end=_end(found.end),
-        **optional,
+        provenance=provenance if isinstance(provenance, Mapping) else None,
+        beat=_beat(documents.beat),
+        end=_end(documents.end),
     )
 
 
-def _beat(document: dict[str, Any] | None) -> Beat | None:
+def _beat(document: Mapping[str, Any] | None) -> Beat | None:
     if document is None:
         return None
+    idle = document.get("idle_seconds")
     return Beat(
-        time=parse_time(document["time"]),
-        step=document.get("step"),
-        idle_seconds=document.get("idle_seconds"),
-        open_timers=tuple(document.get("open_timers") or ()),
-        rows_at_risk=document.get("rows_at_risk") or 0,
-        rows_lost=document.get("rows_lost") or 0,
+        time=parse_time(_need(document, "time", str)),
+        step=_number(document, "step", 64),
+        idle_seconds=None if idle is None else float(idle),
+        open_timers=tuple(map(str, document.get("open_timers") or ())),
+        rows_at_risk=_number(document, "rows_at_risk", 64) or 0,
+        rows_lost=_number(document, "rows_lost", 64) or 0,
     )
 
 
-def _end(document: dict[str, Any] | None) -> End | None:
+def _end(document: Mapping[str, Any] | None) -> End | None:
     if document is None:
         return None
     return End(
-        ended=parse_time(document["ended"]),
+        ended=parse_time(_need(document, "ended", str)),
         reason=str(document["reason"]),
-        last_seq={str(table): int(last) for table, last in document["last_seq"].items()},
-        rows_lost=document.get("rows_lost") or {},
-        counters=document.get("counters") or {},
+        last_seq=_counts(document["last_seq"]),
+        rows_lost=_counts(document.get("rows_lost") or {}),
+        counters=_counts(document.get("counters") or {}),
     )
+
+
+def _counts(document: Mapping[str, Any]) -> dict[str, int]:
+    return {str(name): int(count) for name, count in document.items() if -1 <= int(count) <= MAX_SEQ}
+
+
+def _need(document: Mapping[str, Any], key: str, kind: type[_T]) -> _T:
+    value = document[key]
+    if not isinstance(value, kind):
+        raise TypeError(f"{key} is {value!r}")
+    return value
+
+
+def _text(document: Mapping[str, Any], key: str) -> str | None:
+    return None if document.get(key) is None else _need(document, key, str)
+
+
+def _number(document: Mapping[str, Any], key: str, bits: int) -> int | None:
+    if document.get(key) is None:
+        return None
+    number = _need(document, key, int)
+    if number.bit_length() >= bits:
+        raise ValueError(f"{key} is {number}")
+    return number
 
 
 def latest(writers: Iterable[WriterFacts]) -> Iterator[WriterFacts]:

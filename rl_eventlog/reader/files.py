@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 
 import polars as pl
@@ -19,10 +19,11 @@ from rl_eventlog.errors import RunNotFoundError, SegmentError
 from rl_eventlog.layout import RunLayout, SegmentName
 from rl_eventlog.schema import TABLES
 from rl_eventlog.segment.open_segment import read_open
+from rl_eventlog.segment.sealed import read_footer
 from rl_eventlog.types import Identity, Span
 
 from .attempts import Launch, identities, order_launches
-from .facts import Problem, WriterFacts, facts_of_segment, latest, read_writers
+from .facts import Problem, WriterFacts, facts_of_documents, facts_of_segment, latest, read_documents
 from .segments import TableFiles, event_files, look, rows
 
 
@@ -61,11 +62,18 @@ class RunFiles:
             SchemaVersionError: a newer major version wrote it.
         """
         layout = RunLayout(path)
-        if not layout.writers.is_dir() and not layout.events.is_dir() and not layout.run_json.is_file():
+        if not _is_run(path):
             there = "is not there" if not path.exists() else "has neither run.json, writers/ nor events/"
             raise RunNotFoundError(f"{path}: no run of rl-eventlog: it {there}; give the folder <root>/<run>")
-        writers, problems = read_writers(layout)
-        writers |= _writers_of_segments(layout, writers, problems)
+        documents, problems = read_documents(layout)
+        writers = {
+            writer: facts
+            for writer, found in documents.items()
+            if (facts := facts_of_documents(writer, found, problems))
+        }
+        for identity in _identities_of_segments(layout, writers):
+            writers[identity.writer] = facts_of_segment(identity, documents.get(identity.writer), problems)
+            problems.append(Problem(layout.writer(identity.writer), "no usable document; its segments say who it is"))
         run_uid = _run_uid(layout, writers, problems)
         foreign = [facts for facts in writers.values() if facts.identity.run_uid != run_uid]
         for facts in foreign:
@@ -170,7 +178,7 @@ def find_runs(root: Path) -> list[Path]:
 
 
 def _is_run(path: Path) -> bool:
-    return (path / "writers").is_dir() or (path / "run.json").is_file()
+    return (path / "writers").is_dir() or (path / "events").is_dir() or (path / "run.json").is_file()
 
 
 def _folders(path: Path) -> list[Path]:
@@ -196,35 +204,36 @@ def _run_uid(layout: RunLayout, writers: Mapping[str, WriterFacts], problems: li
     return uid if uid in uids else earliest.identity.run_uid
 
 
-def _writers_of_segments(
-    layout: RunLayout, known: Mapping[str, WriterFacts], problems: list[Problem]
-) -> dict[str, WriterFacts]:
-    """Facts of writers whose documents are gone, from their segments."""
-    found: dict[str, WriterFacts] = {}
+def _identities_of_segments(layout: RunLayout, known: Mapping[str, WriterFacts]) -> list[Identity]:
+    """Identities of writers without a usable document, from their segments."""
+    found: dict[str, Identity] = {}
     for table in TABLES:
         for path, name in event_files(layout, table):
             if name.writer in known or name.writer in found:
                 continue
             try:
-                identities_there = (
-                    [read_open(path).identity] if name.level == "open" else _sealed_identities(path, name)
+                there = (
+                    _sealed_identities(path, name, {*known, *found}) if name.level != "open" else _open_identity(path)
                 )
             except (SegmentError, OSError):
                 continue  # named when the table is looked at
-            for identity in identities_there:
-                if identity.writer not in known and identity.writer not in found:
-                    found[identity.writer] = facts_of_segment(identity)
-                    problems.append(Problem(layout.writer(identity.writer), "gone; the segments say who wrote them"))
-    return found
+            found |= {identity.writer: identity for identity in there if identity.writer not in known}
+    return list(found.values())
 
 
-def _sealed_identities(path: Path, name: SegmentName) -> list[Identity]:
+def _open_identity(path: Path) -> list[Identity]:
+    """Only a valid batch vouches for the schema message that names the writer."""
+    content = read_open(path)
+    return [content.identity] if content.pieces else []
+
+
+def _sealed_identities(path: Path, name: SegmentName, known: Set[str]) -> list[Identity]:
+    footer = read_footer(path, name)
+    if footer.holds.keys() <= known:
+        return []
+    columns = ["writer", "launch", "role", "rank", "data_rank", "node"]
     try:
-        if name.level == "sealed":
-            return [Identity.from_metadata(pq.read_metadata(path).metadata or {})]
-        uid = (pq.read_metadata(path).metadata or {})[b"rle.run_uid"].decode()
-        columns = ["writer", "launch", "role", "rank", "data_rank", "node"]
         table = pq.read_table(path, columns=columns).group_by(columns).aggregate([])
-        return [Identity(run_uid=uid, **row) for row in table.to_pylist()]
+        return [Identity(run_uid=footer.run_uid, **row) for row in table.to_pylist()]
     except (pa.ArrowException, KeyError, ValueError) as error:
         raise SegmentError(path, str(error)) from error

@@ -75,23 +75,34 @@ def _look(layout: RunLayout, table: str, run_uid: str, digests: bool) -> TableFi
         try:
             if name.level == "open":
                 content = read_open(path)
-                owner, holds = content.identity.run_uid, {content.identity.writer: [s for s, _ in content.pieces]}
+                owner, of, holds = content.identity.run_uid, content.table, _holds(content)
                 contents[path] = content
                 problems += [Problem(path, f"damaged at byte {d.offset}: {d.reason}") for d in content.damage]
             else:
                 footer = read_footer(path, name)
-                owner, holds = footer.run_uid, footer.holds
+                owner, of, holds = footer.run_uid, footer.table, footer.holds
                 if digests:
                     check_digest(path, name)
         except SegmentError as error:
             problems.append(Problem(path, error.reason))
             continue
-        if owner != run_uid:
+        except OSError as error:
+            if isinstance(error, FileNotFoundError):
+                raise
+            problems.append(Problem(path, f"it cannot be read: {error}"))
+            continue
+        if of != table:
+            problems.append(Problem(path, f"it holds rows of the table {of!r}, left out"))
+        elif owner != run_uid:
             problems.append(Problem(path, f"it belongs to another run ({owner}), left out"))
         else:
             candidates.append(Candidate(path, name.level, holds))
     tails = {path: content.torn_tail for path, content in contents.items() if content.torn_tail}
     return TableFiles(table, cover(candidates), contents, problems, tails)
+
+
+def _holds(content: OpenContent) -> dict[str, list[Span]]:
+    return {content.identity.writer: [span for span, _ in content.pieces]}
 
 
 def rows(files: TableFiles) -> pl.LazyFrame:

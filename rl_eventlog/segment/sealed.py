@@ -161,8 +161,7 @@ def _read_back(path: Path, name: SegmentName, rows: pa.Table) -> None:
 
 
 def with_identity(rows: pa.Table, span: Span, identity: Identity, schema: pa.Schema) -> pa.Table:
-    """The columns `schema` of the sealed form, from those of the open form."""
-    """Rows of an open segment with the columns of the sealed form."""
+    """Rows of an open segment with the columns `schema` of the sealed form."""
     constants = {
         "writer": identity.writer,
         "launch": identity.launch,

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .redact import is_secret_key, redact_text, redacted
+from .redact import is_secret_key, redact_arguments, redact_text, redacted
 
 MAX_DIFF_BYTES = 16 << 20
 _GIT_SECONDS = 5.0
@@ -45,7 +45,7 @@ def provenance() -> dict[str, Any]:
     """The facts as a JSON-able mapping."""
     env = os.environ
     facts = {
-        "command": [redact_text(argument) for argument in _command()],
+        "command": redact_arguments(_command()),
         "folder": _folder(),
         "user": _user(),
         "python": platform.python_version(),
@@ -59,7 +59,7 @@ def provenance() -> dict[str, Any]:
         "environment": {
             name: redacted(value) if is_secret_key(name) else redact_text(value)
             for name, value in sorted(env.items())
-            if name in _VARIABLES or name.startswith(_VARIABLE_PREFIXES)
+            if name in _VARIABLES or (name.startswith(_VARIABLE_PREFIXES) and name != "SLURM_JWT")  # a token
         },
     }
     return {name: fact for name, fact in facts.items() if fact}
@@ -67,7 +67,7 @@ def provenance() -> dict[str, Any]:
 
 def git_diff() -> bytes | None:
     """Uncommitted changes of the working folder as a patch; None where there are none."""
-    text = _git("diff", "HEAD")
+    text = _git("diff", "--no-ext-diff", "--no-textconv", "HEAD")
     return redact_text(text).encode(errors="surrogateescape")[:MAX_DIFF_BYTES] if text else None
 
 

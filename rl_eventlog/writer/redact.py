@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 
 _SECRET_KEYS = (
     "api_key",
@@ -42,6 +43,22 @@ def is_secret_key(key: str) -> bool:
 def redacted(secret: str) -> str:
     """What is written in place of `secret`."""
     return f"<redacted:{hashlib.sha256(secret.encode(errors='surrogatepass')).hexdigest()[:8]}>"
+
+
+def redact_arguments(arguments: Sequence[str]) -> list[str]:
+    """A command line with the values of ``--api-key VALUE``, ``--api-key=VALUE`` and ``api_key=VALUE`` replaced."""
+    safe: list[str] = []
+    before = ""
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if equals and is_secret_key(key.lstrip("-+~")):
+            safe.append(f"{key}={redacted(value)}")
+        elif before.startswith("-") and is_secret_key(before.lstrip("-")) and not argument.startswith("-"):
+            safe.append(redacted(argument))
+        else:
+            safe.append(redact_text(argument))
+        before = argument
+    return safe
 
 
 def redact_text(text: str) -> str:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-from rl_eventlog.documents import encode_document, now_utc, parse_time, read_document, time_text
+from rl_eventlog.documents import decode_beat, encode_document, now_utc, parse_time, read_document, time_text
 from rl_eventlog.durable import make_folder, publish_exclusively, write_durably
 from rl_eventlog.errors import IdentityError, OpenError
 from rl_eventlog.host import boot_id, host_name, process_start
@@ -27,6 +29,8 @@ from .mounts import file_system
 from .whoami import LAUNCH_VARIABLE, WhoAmI
 
 Resume = Literal["allow", "never", "must"]
+_TORN_LOOKS, _TORN_SECONDS = 20, 0.05
+_MAX_BEATS = 64  # enough to tell the last step of a large run
 _FLEETING = {"tmpfs": "memory", "ramfs": "memory", "overlay": "a container's own layer"}
 
 
@@ -54,7 +58,8 @@ def run_folder(root: str | os.PathLike[str] | None, run: str | None, who: WhoAmI
     """Where the run lies, and its display name.
 
     Raises:
-        IdentityError: there are several processes and nothing names the run.
+        IdentityError: there are several processes and nothing names the run, or its name cannot be used.
+        OpenError: the root is relative and the process's folder was removed.
     """
     name = run or os.environ.get("RLEVENTLOG_RUN") or who.default_run
     if not name:
@@ -65,10 +70,11 @@ def run_folder(root: str | os.PathLike[str] | None, run: str | None, who: WhoAmI
             )
         name = f"{now_utc():%Y%m%d-%H%M%S}-{writer[-6:]}"
     base = os.environ.get("RLEVENTLOG_DIR")
-    folder = Path(root) if root is not None else Path(base or "runs")
-    folder = (Path(base) if base and root is not None else Path.cwd()) / folder
+    folder = Path(base or ("runs" if root is None else "")) / (root or "")
     try:
         return Path(os.path.abspath(folder)) / escape_run_name(name), name  # noqa: PTH100 -- links stay links
+    except OSError as error:
+        raise OpenError(f"{folder}: this process's own folder is gone ({error}): pass an absolute root") from error
     except ValueError as error:
         raise IdentityError(str(error)) from error
 
@@ -94,11 +100,11 @@ def register(
     """
     layout = RunLayout(path)
     try:
+        seen = _launches_seen(layout, who)
+        _check_resume(path, run, resume, seen)
         for folder in (layout.launches, layout.writers):
             make_folder(folder)
         run_uid = _run_uid(layout)
-        seen = _launches_seen(layout, who)
-        _check_resume(path, run, resume, seen)
         publish_exclusively(
             layout.launch(who.launch.id),
             encode_document(
@@ -133,16 +139,28 @@ def register(
 
 
 def _run_uid(layout: RunLayout) -> str:
-    document = {"run_uid": new_ulid(), "created": time_text(now_utc()), "layout_version": LAYOUT_VERSION}
+    """The uid in run.json; where that is missing or torn, the earliest writer knows; else a new one."""
+    run_uid = _uid_in(layout.run_json) or _uid_of_writers(layout) or new_ulid()
+    document = {"run_uid": run_uid, "created": time_text(now_utc()), "layout_version": LAYOUT_VERSION}
     if publish_exclusively(layout.run_json, encode_document(document)):
-        return str(document["run_uid"])
+        return run_uid
+    for _ in range(_TORN_LOOKS):  # without hard links its maker may still be at it
+        if found := _uid_in(layout.run_json) or _uid_of_writers(layout):
+            return found
+        time.sleep(_TORN_SECONDS)
+    return run_uid
+
+
+def _uid_of_writers(layout: RunLayout) -> str | None:
+    documents = sorted(path for path in layout.writers.glob("*.json") if not path.name.endswith(".end.json"))
+    return next(filter(None, map(_uid_in, documents)), None)
+
+
+def _uid_in(path: Path) -> str | None:
     try:
-        return str(read_document(layout.run_json)["run_uid"])
-    except (ValueError, KeyError):  # torn: the earliest writer knows
-        for path in sorted(layout.writers.glob("*.json")):
-            if not path.name.endswith(".end.json"):
-                return str(read_document(path)["run_uid"])
-        return str(document["run_uid"])
+        return str(read_document(path)["run_uid"])
+    except (FileNotFoundError, ValueError, KeyError):
+        return None
 
 
 def _launches_seen(layout: RunLayout, who: WhoAmI) -> list[str]:
@@ -199,10 +217,22 @@ def _say_joined(layout: RunLayout, run: str, seen: list[str]) -> None:
             continue
         oldest = created if oldest is None else min(oldest, created)
     age = f", begun {_age((now_utc() - oldest).total_seconds())} ago" if oldest else ""
-    print(  # noqa: T201 -- the promised line, on stderr
-        f"rl-eventlog: joining the existing run {run!r} after {len(seen)} earlier launch(es){age}: {layout.path}",
-        file=sys.stderr,
-    )
+    step = _last_step(layout)
+    reached = "" if step is None else f", last step {step}"
+    line = f"joining the existing run {run!r} after {len(seen)} earlier launch(es){reached}{age}: {layout.path}"
+    with suppress(OSError, ValueError):  # nobody listens
+        print(f"rl-eventlog: {line}", file=sys.stderr)  # noqa: T201 -- the promised line, on stderr
+
+
+def _last_step(layout: RunLayout) -> int | None:
+    """The highest step in the heartbeats of the youngest writers."""
+    steps: list[int] = []
+    for path in sorted(layout.writers.glob("*.beat"), reverse=True)[:_MAX_BEATS]:
+        with suppress(OSError, ValueError):
+            step = (decode_beat(path.read_bytes()) or {}).get("step")
+            if isinstance(step, int):
+                steps.append(step)
+    return max(steps, default=None)
 
 
 def _age(seconds: float) -> str:

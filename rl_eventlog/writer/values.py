@@ -52,7 +52,7 @@ def _flatten(metrics: Any, prefix: str, around: tuple[int, ...], result: Sorted)
         return
     for key, value in items:
         name = prefix + text_of(key)
-        if not isinstance(value, Mapping):
+        if type(value) is float or not isinstance(value, Mapping):  # the first is quick, and most are
             yield name, value
         elif id(value) in (*around, id(metrics)) or len(around) == _MAX_DEPTH:
             result.skipped[name] = "a mapping inside itself or nested too deeply"
@@ -143,7 +143,7 @@ def step_of(step: Any) -> int | None:
 
 def lookup(declared: Any, key: str, name: str) -> Any:
     """What `reduce=` or `weight=` says of one key: one value for all, or a mapping by key, name or glob."""
-    if not isinstance(declared, Mapping):
+    if declared is None or not isinstance(declared, Mapping):
         return declared
     for candidate in (key, name):
         if candidate in declared:
