@@ -59,18 +59,18 @@ class Controller:
         log.log_metrics(metrics, step=step, prefix="validation", step_finished=True)
 
     def _log_samples(self, responses: Tensor, rewards: Tensor, lengths: Tensor, policy_version: int) -> None:
-        count = self._config.validation_samples
-        prompts = self._prompts[:count]
-        self._log.log_samples(
+        references = task.answers(self._prompts)
+        samples = [
             {
-                "sample_index": list(range(count)),
-                "prompt": [task.text(row) for row in prompts],
-                "response": [task.text(row) for row in responses[:count]],
-                "reference": [task.text(row) for row in task.answers(prompts)],
-                "reward": rewards[:count].tolist(),
-                "prompt_tokens": [prompts.shape[1]] * count,
-                "response_tokens": lengths[:count].long().tolist(),
-                "policy_version": [policy_version] * count,
-            },
-            split="validation",
-        )
+                "sample_index": index,
+                "prompt": task.text(self._prompts[index]),
+                "response": task.text(responses[index]),
+                "reference": task.text(references[index]),
+                "reward": float(rewards[index]),
+                "prompt_tokens": self._prompts.shape[1],
+                "response_tokens": int(lengths[index]),
+                "policy_version": policy_version,
+            }
+            for index in range(self._config.validation_samples)
+        ]
+        self._log.log_samples(samples, split="validation")

@@ -10,12 +10,12 @@ import sys
 
 import torch
 
-from rl_eventlog import EventWriter
 from rl_eventlog_cli.demo.config import PROCESSES, Role
 from rl_eventlog_cli.demo.controller import Controller
 from rl_eventlog_cli.demo.job import Job
 from rl_eventlog_cli.demo.rollout import Rollout
 from rl_eventlog_cli.demo.trainer import Trainer
+from rl_eventlog_cli.demo.witness import open_witnessed
 from rl_eventlog_cli.demo.world import World
 
 _ROLES: dict[Role, type[Trainer | Rollout | Controller]] = {
@@ -31,7 +31,8 @@ def main(argument: str) -> None:
     torch.set_num_threads(1)
     # a rollout worker counts batches, not training steps: where it resumes, the newest attempt wins anyway
     resume_step = job.start if job.resume and job.role != "rollout" else None
-    log = EventWriter.open(
+    log = open_witnessed(
+        job.rendezvous.parent,
         job.root,
         run=job.run,
         project="rl-eventlog-demo",

@@ -1,0 +1,1 @@
+"""The command line `rleventlog`: thin commands over the library, and the demo."""

@@ -1,0 +1,189 @@
+"""`rleventlog show`: one run, how it fares and what is damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rl_eventlog_cli import output
+from rl_eventlog_cli.options import FAILED, Json, RunPath, Utc
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from rl_eventlog.run import RoleInfo, RunInfo
+
+
+def command(
+    run: RunPath,
+    names: Annotated[
+        list[str] | None,
+        typer.Option("--metric", metavar="GLOB", help="Last values of these metrics only; may be repeated."),
+    ] = None,
+    ranks: Annotated[bool, typer.Option("--ranks", help="Also show every rank.")] = False,
+    as_json: Json = False,
+    utc: Utc = False,
+) -> None:
+    """Show one run: how it fares, and what is damaged.
+
+    Shown are attempts, roles and ranks with their states, hyperparameters, and the last value of each metric.
+    What is good is shown on stdout. Gaps, damaged files and lost rows are named on stderr, with exit status 1; else it
+    is 0.
+    """
+    from rl_eventlog import Run
+
+    loaded = Run(run)
+    hparams = loaded.hparams().sort("role", "key").collect()
+    metrics = _last_values(loaded.metrics(names or None))
+    info = loaded.info
+    findings = list(_findings(info))
+    if as_json:
+        output.print_json(_document(info, hparams, metrics, findings))
+    else:
+        _show(info, hparams, metrics, show_ranks=ranks, utc=utc)
+    for finding in findings:
+        output.words(finding)
+    if findings:
+        raise typer.Exit(FAILED)
+
+
+def _last_values(metrics: pl.LazyFrame) -> pl.DataFrame:
+    """The row at the highest position of each series."""
+    import polars as pl
+
+    series = ["role", "name", "axis"]
+    last = metrics.filter(pl.col("value").is_not_null()).sort("position", nulls_last=False).unique(series, keep="last")
+    return last.sort(series).collect()
+
+
+def _findings(info: RunInfo) -> Iterator[str]:
+    for problem in info.problems:
+        yield f"damaged: {problem.path}: {problem.reason}"
+    for gap in info.gaps:
+        yield f"gap: {gap.table} of writer {gap.writer}: seqs {gap.first} to {gap.last} are in no usable file"
+    if info.rows_lost:
+        yield f"lost: {info.rows_lost} rows could not be written while the run went on"
+
+
+def _show(info: RunInfo, hparams: pl.DataFrame, metrics: pl.DataFrame, *, show_ranks: bool, utc: bool) -> None:
+    output.line(f"{info.name}  {info.state or 'nobody wrote yet'}", style="bold")
+    output.table(["", ""], _facts(info, utc=utc), heading=False)
+    output.line()
+    output.table(
+        ["attempt", "started", "last row", "last step", "rows"],
+        [
+            (
+                one.attempt,
+                output.clock(one.started, utc=utc),
+                output.clock(one.last_row, utc=utc),
+                one.last_step,
+                one.rows,
+            )
+            for one in info.attempts
+        ],
+        right=["attempt", "last step", "rows"],
+    )
+    output.line()
+    output.table(
+        ["role", "state", "ranks", "nodes", "attempt", "last step"],
+        [(one.role, one.state, _ranks_of(one), len(one.nodes), one.attempt, one.last_step) for one in info.roles],
+        right=["nodes", "attempt", "last step"],
+    )
+    if show_ranks:
+        output.line()
+        output.table(
+            ["rank", "state", "why", "node", "last sign"],
+            [
+                (
+                    one.role if one.rank is None else f"{one.role} {one.rank}",
+                    one.state,
+                    one.reason,
+                    one.node,
+                    output.clock(one.last_sign, utc=utc),
+                )
+                for one in info.ranks
+            ],
+        )
+    if hparams.height:
+        output.line()
+        output.table(["role", "hyperparameter", "value"], hparams.select("role", "key", "value").iter_rows())
+    if metrics.height:
+        output.line()
+        output.table(
+            ["role", "metric", "value", "step", "axis", "ranks"],
+            [
+                (row["role"], row["name"], output.number(row["value"]), row["step"], _axis(row), _ranks_in(row))
+                for row in metrics.iter_rows(named=True)
+            ],
+            right=["value", "step", "ranks"],
+        )
+
+
+def _facts(info: RunInfo, *, utc: bool) -> Iterator[tuple[str, str]]:
+    yield "path", str(info.path)
+    yield "run uid", info.run_uid
+    for label, text in (("project", info.project), ("group", info.group), ("notes", info.notes)):
+        if text:
+            yield label, text
+    if info.tags:
+        yield "tags", ", ".join(info.tags)
+    yield "started", output.clock(info.started, utc=utc)
+    seconds = None if info.last_seen is None else (info.read - info.last_seen).total_seconds()
+    yield "last sign", f"{output.clock(info.last_seen, utc=utc)}, {output.duration(seconds)} ago" if seconds else ""
+    yield "nodes", ", ".join(info.nodes)
+    yield "rows", ", ".join(f"{table} {rows:,}" for table, rows in info.rows.items())
+    if info.rows_at_risk:
+        yield "rows at risk", f"{info.rows_at_risk:,} accepted and not yet written"
+    limits = info.thresholds
+    stalled = f"{limits.missed_beats:g} missed heartbeats or {limits.idle_steps:g} step times without a call"
+    silence = output.duration(limits.lost_after.total_seconds())
+    yield "states", f"stalled after {stalled}, lost after {silence} of silence"
+
+
+def _ranks_of(role: RoleInfo) -> str:
+    if role.ranks_expected is None:
+        return str(role.ranks_seen)
+    missing = f", missing {', '.join(map(str, role.ranks_missing))}" if role.ranks_missing else ""
+    return f"{role.ranks_seen} of {role.ranks_expected}{missing}"
+
+
+def _axis(row: dict[str, Any]) -> str:
+    return "" if row["axis"] is None else f"{row['axis']} = {output.number(row['position'])}"
+
+
+def _ranks_in(row: dict[str, Any]) -> str:
+    return f"{row['ranks']}, {row['ranks_nan']} NaN" if row["ranks_nan"] else str(row["ranks"])
+
+
+def _document(info: RunInfo, hparams: pl.DataFrame, metrics: pl.DataFrame, findings: list[str]) -> dict[str, object]:
+    return {
+        "name": info.name,
+        "path": info.path,
+        "run_uid": info.run_uid,
+        "project": info.project,
+        "group": info.group,
+        "tags": info.tags,
+        "notes": info.notes,
+        "state": info.state,
+        "started": info.started,
+        "last_seen": info.last_seen,
+        "nodes": info.nodes,
+        "rows": info.rows,
+        "rows_at_risk": info.rows_at_risk,
+        "rows_lost": info.rows_lost,
+        "attempts": [output.fields(one) for one in info.attempts],
+        "roles": [output.fields(one) for one in info.roles],
+        "ranks": [output.fields(one) for one in info.ranks],
+        "hparams": hparams.to_dicts(),
+        "metrics": metrics.to_dicts(),
+        "gaps": [output.fields(one) for one in info.gaps],
+        "damaged_files": [{"path": problem.path, "reason": problem.reason} for problem in info.problems],
+        "findings": findings,
+        "thresholds": {
+            "missed_beats": info.thresholds.missed_beats,
+            "idle_steps": info.thresholds.idle_steps,
+            "lost_after_seconds": info.thresholds.lost_after.total_seconds(),
+        },
+    }
