@@ -93,4 +93,5 @@ class Policy(nn.Module):
 
     def load_weights(self, weights: Tensor) -> None:
         """Take over the vector that `weights` gave."""
-        vector_to_parameters(weights, self.parameters())
+        # a copy: the parameters become views of what they are set to, and two policies must not share theirs
+        vector_to_parameters(weights.clone(), self.parameters())

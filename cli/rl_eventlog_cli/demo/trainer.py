@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import torch
-from torch.nn.utils import clip_grad_norm_
+from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_parameters
 
 from rl_eventlog import EventWriter
 from rl_eventlog_cli.demo import grpo, task
@@ -25,6 +25,7 @@ class Trainer:
 
     def __init__(self, job: Job, log: EventWriter, world: World) -> None:
         self._job, self._config, self._log, self._world = job, job.config, log, world
+        torch.manual_seed(job.config.seed)
         self._policy = Policy(job.config)
         self._reference = Policy(job.config)
         self._optimizer = torch.optim.Adam(self._policy.parameters(), lr=job.config.learning_rate)
@@ -45,14 +46,11 @@ class Trainer:
 
     def _begin(self) -> None:
         self._log.set_step(0)
-        weights = self._policy.weights()
         if self._job.rank == 0:
-            torch.manual_seed(self._config.seed)
-            self._policy = Policy(self._config)
             with self._log.timer.time("warm_up"):
                 done = warm_up(self._policy, self._config, self._generator)
             self._log.mark("warm_up", steps=done.steps, accuracy=done.accuracy)
-            weights = self._policy.weights()
+        weights = self._policy.weights()
         self._world.share_among_trainers(weights)
         self._policy.load_weights(weights)
         self._reference.load_weights(weights)
@@ -118,9 +116,10 @@ class Trainer:
                 },
                 weight=loss.tokens,
             )
-        for parameter in self._policy.parameters():
-            if parameter.grad is not None:
-                self._world.add_up(parameter.grad)
+        gradients = [parameter.grad for parameter in self._policy.parameters() if parameter.grad is not None]
+        flat = parameters_to_vector(gradients)
+        self._world.add_up(flat)
+        vector_to_parameters(flat, gradients)
         norm = clip_grad_norm_(self._policy.parameters(), self._config.max_grad_norm)
         self._optimizer.step()
         return float(norm)
