@@ -34,13 +34,15 @@ def agree(ledger: Ledger, cursor: Cursor | None, replan: Callable[[], Plan | Non
         raise LedgerError(f"commit {ledger.done} was confirmed, but the target has {has}: {ledger.remedy}")
     if cursor is None or not there:
         return
-    if there > ledger.commits:
+    adopted = there > ledger.commits
+    if adopted:
         _adopt(ledger, cursor, replan())
     elif ledger.record(there).digest != cursor.digest:
         raise LedgerError(f"the target holds another commit {there} than was sent from here: {ledger.remedy}")
-    if there > ledger.done + 1:
-        for number in range(ledger.done + 1, there + 1):
-            ledger.confirm(ledger.record(number), {})
+    if there == ledger.done + 1 and ledger.has_payload(there) and not adopted:
+        return  # it is sent again, which is harmless, to get the sink's position
+    for number in range(ledger.done + 1, there + 1):
+        ledger.confirm(ledger.record(number), {})
 
 
 def _adopt(ledger: Ledger, cursor: Cursor, plan: Plan | None) -> None:

@@ -104,6 +104,10 @@ class Ledger:
         """Commits that are planned and not confirmed, in order."""
         return [self.record(number) for number in range(self.done + 1, self.commits + 1)]
 
+    def has_payload(self, number: int) -> bool:
+        """Whether the payload of a commit is still stored."""
+        return self._main.has_payload(number)
+
     def payload(self, record: Record) -> Payload:
         """The stored payload of a pending commit.
 

@@ -100,6 +100,10 @@ class LedgerFolder:
         position = self._read(self._path(number, "done"))["position"]
         return dict(position)
 
+    def has_payload(self, number: int) -> bool:
+        """Whether the payload of a commit is stored."""
+        return self._path(number, "arrow").exists()
+
     def read_payload(self, number: int) -> bytes:
         """The stored payload of a commit.
 

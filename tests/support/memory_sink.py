@@ -24,6 +24,7 @@ class MemorySink(Sink):
 
     Args:
         folder: the target.
+        address: what the target is known as; None for its folder.
         fail_after: rows after which the target stops answering; None for never.
         before_row: called before each row, to die there.
     """
@@ -31,9 +32,15 @@ class MemorySink(Sink):
     kind: ClassVar[str] = "memory"
 
     def __init__(
-        self, folder: Path, *, fail_after: int | None = None, before_row: Callable[[], None] | None = None
+        self,
+        folder: Path,
+        *,
+        address: str | None = None,
+        fail_after: int | None = None,
+        before_row: Callable[[], None] | None = None,
     ) -> None:
         self._folder = folder
+        self._address = address or str(folder)
         self._fail_after = fail_after
         self._before_row = before_row or (lambda: None)
         self._rows = folder / "rows.jsonl"
@@ -43,7 +50,7 @@ class MemorySink(Sink):
 
     @property
     def address(self) -> str:
-        return f"memory:{self._folder}"
+        return self._address
 
     @property
     def location(self) -> str:
