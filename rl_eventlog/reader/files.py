@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Set as AbstractSet
 from pathlib import Path
 
 import polars as pl
@@ -227,7 +227,7 @@ def _open_identity(path: Path) -> list[Identity]:
     return [content.identity] if content.pieces else []
 
 
-def _sealed_identities(path: Path, name: SegmentName, known: Set[str]) -> list[Identity]:
+def _sealed_identities(path: Path, name: SegmentName, known: AbstractSet[str]) -> list[Identity]:
     footer = read_footer(path, name)
     if footer.holds.keys() <= known:
         return []
