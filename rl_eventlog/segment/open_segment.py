@@ -1,8 +1,8 @@
 """The open form of a segment: an Arrow IPC stream that grows by whole batches.
 
 - `append` returns after the batch is with the kernel: it survives the death of the process.
-- The offset moves only after a whole write. A write that failed leaves the file, after `append`
-  raised, cut back to its last whole batch.
+- Offset and seq move together, after a whole write. A write that failed or was interrupted leaves the
+  file, when `append` raises, cut back to its last whole batch.
 - The file is created exclusively and written with `pwrite` at the segment's own offset, so nothing
   can end up behind a torn batch.
 - `read_open` never maps the file and never fails on damage: it returns every row whose batch is
@@ -114,11 +114,11 @@ class OpenSegment:
         try:
             while written < len(data):
                 written += os.pwrite(self.fd, memoryview(data)[written:], size + written)
-        except OSError:
+            self._position = (size + written, next_seq + rows)
+        except BaseException:  # KeyboardInterrupt too: its batch must not stay with seqs that others will get
             with suppress(OSError):
-                os.ftruncate(self.fd, size)
+                os.ftruncate(self.fd, self._position[0])
             raise
-        self._position = (size + written, next_seq + rows)
 
 
 class Damage(NamedTuple):

@@ -25,9 +25,9 @@ import pyarrow as pa
 
 from rl_eventlog.durable import fsync_file, make_folder
 from rl_eventlog.errors import WriteError, WriterClosedError
-from rl_eventlog.layout import RunLayout, open_name
+from rl_eventlog.layout import RunLayout, SegmentName, open_name
 from rl_eventlog.segment.open_segment import OpenSegment
-from rl_eventlog.types import Identity
+from rl_eventlog.types import Identity, Span
 
 logger = logging.getLogger("rl_eventlog")
 
@@ -53,6 +53,8 @@ class _Rotated:
     table: str
     number: int
     path: Path
+    span: Span
+    """Seqs that were written to it."""
 
 
 @dataclass(slots=True)
@@ -267,11 +269,11 @@ class RowStore:
             return
         state.next_seq = segment.next_seq
         state.segment = None
-        rows = segment.rows
         with suppress(OSError):  # a failed close loses nothing that the kernel has acknowledged
             segment.close()
-        if rows:
-            self._to_seal.append(_Rotated(table, state.number - 1, segment.path))
+        if segment.rows:
+            span = Span(segment.first_seq, segment.next_seq - 1)
+            self._to_seal.append(_Rotated(table, state.number - 1, segment.path, span))
         else:
             with suppress(OSError):
                 segment.path.unlink()
@@ -281,8 +283,12 @@ class RowStore:
         from rl_eventlog.segment.seal import seal_open
 
         try:
-            seal_open(rotated.path, rotated.number, rotated.table)
+            sealed = seal_open(rotated.path, rotated.number, rotated.table)
         except Exception as error:  # noqa: BLE001 -- one that cannot be sealed must not stop the others
             logger.warning("rl-eventlog leaves %s open: %s", rotated.path, error)
+            return False
+        names = [SegmentName.parse(path.name) for path in sealed]
+        if [(name.first, name.last) for name in names if name] != [(rotated.span.first, rotated.span.last)]:
+            logger.warning("rl-eventlog keeps %s: it is damaged, what is whole in it was sealed", rotated.path)
             return False
         return True

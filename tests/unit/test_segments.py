@@ -221,6 +221,7 @@ def test_an_interrupt_right_after_the_write_costs_no_seq_and_doubles_none(
 ) -> None:
     segment = OpenSegment(tmp_path / open_name(WRITER, 0), "metrics", IDENTITY, 0)
     segment.append(example_batch("metrics", 2))
+    before = segment.path.read_bytes()
     real = os.pwrite
 
     def interrupted(fd: int, data: bytes, offset: int) -> int:
@@ -232,6 +233,7 @@ def test_an_interrupt_right_after_the_write_costs_no_seq_and_doubles_none(
         segment.append(example_batch("metrics", 30, start=2))
     monkeypatch.undo()
     assert segment.next_seq == 2
+    assert segment.path.read_bytes() == before
     segment.append(example_batch("metrics", 1, start=2))
     content = read_open(segment.path)
     assert [span for span, _ in content.pieces] == [Span(0, 2)]
