@@ -40,7 +40,7 @@ class SyncResult:
 def unsent_runs(root: Path, make_sink: MakeSink) -> list[Path]:
     """The runs at or below `root` with something unsent, by our own record; no target is asked.
 
-    A run that cannot be read is among them: syncing it tells what is wrong.
+    A run that cannot be read is among them, and one with a gap: syncing it tells what is wrong.
     """
     return [path for path in find_runs(root) if _is_unsent(path, make_sink)]
 
@@ -53,8 +53,8 @@ def _is_unsent(path: Path, make_sink: MakeSink) -> bool:
             ledger = Ledger(path, source.run_uid, sink.kind, sink.address)
         finally:
             sink.close()
-        status_sent = ledger.target.get("status") == source.description.status
-        return not status_sent or bool(ledger.pending()) or not nothing_new(source, ledger.state)
+        known = ledger.target.get("status") == source.description.status and nothing_new(source, ledger.state)
+        return not known or bool(ledger.pending() or source.gaps())
     except _RUN_ERRORS:
         return True
 

@@ -66,6 +66,14 @@ def test_a_run_that_cannot_be_read_counts_as_unsent(root: Path, sinks: MakeSink)
     assert unsent_runs(root, sinks) == [root / "a"]
 
 
+def test_a_run_with_a_gap_stays_unsent(root: Path, sinks: MakeSink) -> None:
+    [sealed] = (root / "a" / "events" / "metrics").rglob("*.parquet")
+    sealed.unlink()
+    for _ in range(2):
+        list(sync_many(unsent_runs(root, sinks), sinks))
+        assert unsent_runs(root, sinks) == [root / "a"]
+
+
 def test_an_unknown_target_is_refused_with_the_known_ones() -> None:
     with pytest.raises(SyncError, match="unknown target 'comet': use one of mlflow, tensorboard, wandb"):
         make_sink("comet")

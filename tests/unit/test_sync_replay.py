@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import random
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,22 @@ def test_a_late_rank_corrects_what_was_sent_without_it(root: Path, run: Path, ta
     assert replay(run, MemorySink(target)).up_to_date
 
 
+def test_what_did_not_change_is_the_same_to_the_last_digit(root: Path, run: Path, target: Path) -> None:
+    draw = random.Random(0)
+    with ExitStack() as stack:
+        ranks = [stack.enter_context(trainer(root, rank=rank)) for rank in range(12)]
+        for step in range(60):
+            for log in ranks:
+                values = {f"m{i}": draw.gauss(0, 1) * 10 ** draw.randint(-8, 8) for i in range(20)}
+                log.log_metrics(values, step=step, weight=draw.random())
+        assert replay(run, MemorySink(target), final=True).points == 60 * 20
+        for log in ranks[::2]:
+            log.close()
+        ranks[1].log_metrics({"m0": 1.0}, step=60)
+        report = replay(run, MemorySink(target), final=True)
+    assert (report.points, report.corrections) == (1, 0)
+
+
 def test_a_restart_after_a_sync_sends_exactly_the_corrections(root: Path, run: Path, target: Path) -> None:
     first = remote(root, "first")
     first.log_steps(0, 138)
@@ -163,8 +180,9 @@ def test_a_restart_after_a_sync_sends_exactly_the_corrections(root: Path, run: P
         log_steps(log, 130, 140, offset=0.5)
     report = replay(run, MemorySink(target))
     assert (report.points, report.corrections) == (8 + 2 + 2, 8)
-    expected: dict[float, list[float]] = {step: [step] for step in range(130)}
-    expected |= {step: [step, step + 0.5] for step in range(130, 138)} | {138: [138.5], 139: [139.5]}
+    expected = {float(step): [float(step)] for step in range(130)}
+    expected |= {float(step): [step, step + 0.5] for step in range(130, 138)}
+    expected |= {float(step): [step + 0.5] for step in (138, 139)}
     assert losses(target) == expected
     assert MemorySink(target).doubled() == []
 
