@@ -7,9 +7,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from rl_eventlog.types import Span
 from .facts import Problem
 
 _LISTINGS = 4
+_VANISHED = {errno.ENOENT, errno.ESTALE}  # the second is NFS's word for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,11 @@ def look(layout: RunLayout, table: str, run_uid: str, *, digests: bool = False) 
         OSError: files keep vanishing, or a folder cannot be read.
     """
     for _ in range(_LISTINGS - 1):
-        with suppress(FileNotFoundError):  # sealed, reclaimed or compacted between listing and reading
+        try:
             return _look(layout, table, run_uid, digests)
+        except OSError as error:  # sealed, reclaimed or compacted between listing and reading
+            if error.errno not in _VANISHED:
+                raise
     return _look(layout, table, run_uid, digests)
 
 
