@@ -50,7 +50,9 @@ def _walk(mapping: Mapping[Any, Any], prefix: str, around: tuple[int, ...]) -> I
     """`around` are the ids of the objects around this one: one inside itself is no mapping any more."""
     for key, value in mapping.items():
         name = prefix + text_of(key)
-        inner = _as_mapping(value) if id(value) not in around and len(around) < _MAX_DEPTH else None
+        # What lies below a key that names a credential is one credential.
+        into = id(value) not in around and len(around) < _MAX_DEPTH and not is_secret_key(name)
+        inner = _as_mapping(value) if into else None
         if inner:
             yield from _walk(inner, f"{name}.", (*around, id(value)))
         else:
