@@ -60,18 +60,18 @@ def look(layout: RunLayout, table: str, run_uid: str, *, digests: bool = False) 
 
     Raises:
         SchemaVersionError: a newer major version wrote one of them.
-        OSError: files keep vanishing, or a folder cannot be read.
+        OSError: a folder cannot be read.
     """
     for _ in range(_LISTINGS - 1):
         try:
-            return _look(layout, table, run_uid, digests)
+            return _look(layout, table, run_uid, digests, list_again=True)
         except OSError as error:  # sealed, reclaimed or compacted between listing and reading
             if error.errno not in _VANISHED:
                 raise
-    return _look(layout, table, run_uid, digests)
+    return _look(layout, table, run_uid, digests, list_again=False)
 
 
-def _look(layout: RunLayout, table: str, run_uid: str, digests: bool) -> TableFiles:
+def _look(layout: RunLayout, table: str, run_uid: str, digests: bool, *, list_again: bool) -> TableFiles:
     candidates: list[Candidate] = []
     contents: dict[Path, OpenContent] = {}
     problems: list[Problem] = []
@@ -91,7 +91,7 @@ def _look(layout: RunLayout, table: str, run_uid: str, digests: bool) -> TableFi
             problems.append(Problem(path, error.reason))
             continue
         except OSError as error:
-            if isinstance(error, FileNotFoundError):
+            if list_again and error.errno in _VANISHED:
                 raise
             problems.append(Problem(path, f"it cannot be read: {error}"))
             continue
