@@ -139,7 +139,8 @@ class Sink(ABC):
 
         Args:
             run: the run as the reader sees it now.
-            position: what the last `send` returned; empty the first time.
+            position: what the last `send` returned; empty the first time, and where our record was lost and
+                the cursor at the target stands in for it.
 
         Returns:
             The cursor found at the target, None where there is none.
