@@ -1,7 +1,7 @@
 """The child process of `_wandb_process`: the only module that imports the W&B client.
 
 - It reads one JSON command a line from stdin and answers each with one JSON line on what was its
-  stdout; all that the client prints goes to stderr.
+  stdout, lines that say it still works before it; all that the client prints goes to stderr.
 - When stdin closes it ends at once, without the client's exit hooks.
 - `finish` of the client is never believed: it reports success after a refused upload and on a full
   disk. Rows count once the server itself reports them, or once they were read back from the file.
@@ -31,11 +31,15 @@ from rl_eventlog.sinks.wandb_file import read_records
 _REFUSED = {400, 401, 403, 404, 410, 413, 422}
 _STATUS = re.compile(r"(?:error|HTTP) (\d{3})\b")
 _PROBE_SECONDS = 10.0
-_FILE_SECONDS = 10.0
+_FILE_SECONDS = 20.0  # without growth; the client flushes every 15 s
 _FINISH_SHARE = 0.8  # the rest is for asking what arrived
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.02, 2.0
 
+_ROWS_A_SIGN_OF_LIFE = 100
+
 Json = dict[str, Any]
+Working = Callable[[], None]
+"""Tells the caller that there is progress: its time begins anew."""
 
 
 class FailureError(Exception):
@@ -50,13 +54,13 @@ class FailureError(Exception):
         self.refused = refused
 
 
-def settings() -> Json:
+def settings(_working: Working) -> Json:
     """Where the client would send, by its own settings."""
     found = wandb.setup().settings
     return {"base_url": found.base_url, "entity": found.entity}
 
 
-def look(*, entity: str | None, project: str, run_id: str, seconds: float) -> Json:
+def look(_working: Working, *, entity: str | None, project: str, run_id: str, seconds: float) -> Json:
     """What the server holds of a run: rows, cursor and axes; `rows` is 0 where it knows no such run."""
     _probe(seconds)
     api = wandb.Api(timeout=max(1, int(seconds)))
@@ -77,18 +81,18 @@ def look(*, entity: str | None, project: str, run_id: str, seconds: float) -> Js
     }
 
 
-def send(*, about: Json, content: str, offline: bool, exit_code: int | None, seconds: float) -> Json:
+def send(working: Working, *, about: Json, content: str, offline: bool, exit_code: int | None, seconds: float) -> Json:
     """Send the rows of a file through one client run, and wait until the server reports them.
 
     Args:
+        working: called while rows are handed to the client.
         about: `entity`, `project`, `id`, `name`, `group`, `tags`, `notes` and `dir` of `wandb.init`.
         content: path of a file: first line `config`, `axes`, `base` (rows before these) and `total`
             (rows with these), then a JSON line a row.
         offline: write a folder and ask no server.
         exit_code: final state of the run; None leaves the state as it is.
-        seconds: time for all of it.
+        seconds: the longest wait for the server, before and after the rows are handed over.
     """
-    deadline = time.monotonic() + seconds
     if not offline:
         _probe(seconds)
     lines = _json_lines(Path(content))
@@ -98,7 +102,7 @@ def send(*, about: Json, content: str, offline: bool, exit_code: int | None, sec
         **about,
         mode="offline" if offline else "online",
         resume="allow",
-        settings=_settings(offline, exit_code is not None, deadline - time.monotonic()),
+        settings=_settings(offline, exit_code is not None, seconds),
     )
     held = base if offline else run.starting_step
     _check_held(held, base, total)
@@ -106,10 +110,14 @@ def send(*, about: Json, content: str, offline: bool, exit_code: int | None, sec
     _define(run, head["axes"])
     for step, row in enumerate(lines, base):
         _log(run, row, step, held)
+        if step % _ROWS_A_SIGN_OF_LIFE == 0:
+            working()
+    working()
+    deadline = time.monotonic() + seconds
     folder, url, path = Path(run.settings.sync_dir), run.url, f"{run.entity}/{run.project}/{run.id}"
     run.finish(exit_code=exit_code or 0)
     if offline:
-        _confirm_file(folder / f"run-{about['id']}.wandb", base, total, deadline)
+        _confirm_file(folder / f"run-{about['id']}.wandb", base, total, working)
         return {"url": str(folder)}
     ours = {key: head["config"][key] for key in (CURSOR_KEY, ORIGIN_KEY) if key in head["config"]}
     _confirm(path, total, ours, folder / "logs" / "debug-internal.log", deadline)
@@ -166,18 +174,24 @@ def _log(run: wandb.Run, row: Json, step: int, held: int) -> None:
         run.log(values, step=step)
 
 
-def _confirm_file(path: Path, base: int, total: int, deadline: float) -> None:
-    """Wait until the file holds the rows: the client may still write when `finish` returns."""
-    problem = ""
-    for pause in _pauses(min(deadline, time.monotonic() + _FILE_SECONDS)):
-        try:
-            if _steps(path) == list(range(base, total)):
-                return
-            problem = "rows are missing"
-        except (ValueError, FileNotFoundError) as error:
-            problem = str(error)
+def _confirm_file(path: Path, base: int, total: int, working: Working) -> None:
+    """Wait until the file holds the rows: the client still writes when `finish` returns."""
+    size, problem = -1, ""
+    pause, deadline = _SHORTEST_PAUSE_SECONDS, 0.0
+    while True:
+        if path.exists() and path.stat().st_size != size:
+            size, deadline = path.stat().st_size, time.monotonic() + _FILE_SECONDS
+            working()
+            try:
+                if _steps(path) == list(range(base, total)):
+                    return
+                problem = "rows are missing"
+            except ValueError as error:
+                problem = str(error)
+        elif time.monotonic() > deadline:
+            raise FailureError(f"the client did not write all rows to {path}: {problem}. Is the disk full?")
         time.sleep(pause)
-    raise FailureError(f"the client did not write all rows to {path}: {problem}. Is the disk full?")
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
 def _steps(path: Path) -> list[int]:
@@ -282,13 +296,21 @@ def main() -> None:
     """Answer commands until stdin closes."""
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
         os.dup2(2, 1)
+
+        def tell(answer: Json) -> None:
+            answers.write(json.dumps(answer) + "\n")
+            answers.flush()
+
         commands: queue.SimpleQueue[str] = queue.SimpleQueue()
         threading.Thread(target=_read_commands, args=(commands,), daemon=True).start()
+
+        def working() -> None:
+            tell({"working": True})
+
         while True:
             command = json.loads(commands.get())
             try:
-                answer: Json = {"result": FUNCTIONS[command["function"]](**command["arguments"])}
+                answer: Json = {"result": FUNCTIONS[command["function"]](working, **command["arguments"])}
             except Exception as error:  # noqa: BLE001 -- whatever it is, the caller has to hear of it
                 answer = {"refused": _refused(error), "message": f"W&B: {error}"}
-            answers.write(json.dumps(answer) + "\n")
-            answers.flush()
+            tell(answer)

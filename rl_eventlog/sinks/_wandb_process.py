@@ -2,7 +2,8 @@
 
 - The client waits for an unreachable server for ever, keeps threads that hold the interpreter at
   exit and prints to stdout: none of this reaches the calling process.
-- A call is answered within its time or the child is killed; the next call starts a new one.
+- A call is answered within its time, which begins anew with each sign of progress, or the child is
+  killed; the next call starts a new one.
 - The child ends when the calling process does, however that ends, because its stdin closes.
 - Of the caller's `WANDB_*` variables it sees those that say where the server is and who asks; run
   id, name, mode and the like were meant for another run.
@@ -67,22 +68,21 @@ class ClientProcess:
 
         Args:
             function: a name in `_wandb_client.FUNCTIONS`.
-            seconds: the longest wait.
+            seconds: the longest wait without progress.
             arguments: JSON-able, and small: what is large goes through a file.
 
         Raises:
             SinkUnavailableError: no answer in time, or the client failed in a way that may pass.
             SinkRejectedError: the server or the client refused.
         """
-        deadline = time.monotonic() + seconds
         try:
             if self._child is None:
                 self._child = _start(self.home, self._base_url)
             self._child.ask({"function": function, "arguments": arguments})
-            reply = self._child.answer(deadline)
+            reply = self._child.answer(seconds)
         except TimeoutError:
             self.close()
-            raise SinkUnavailableError(f"the W&B client did not finish within {seconds:g} s") from None
+            raise SinkUnavailableError(f"the W&B client made no progress for {seconds:g} s") from None
         except BaseException:
             self.close()  # Ctrl-C too: what it was doing must not go on behind the caller's back
             raise
@@ -124,25 +124,30 @@ class _Child:
             self.questions.write(json.dumps(question).encode() + b"\n")
             self.questions.flush()
 
-    def answer(self, deadline: float) -> dict[str, Any]:
+    def answer(self, seconds: float) -> dict[str, Any]:
         """The answer to the last question.
 
         Raises:
-            TimeoutError: there is none yet.
-            SinkUnavailableError: there will be none.
+            TimeoutError: neither the answer nor a sign of progress came in time.
+            SinkUnavailableError: there will be no answer.
         """
-        line = b""
+        received = b""
+        deadline = time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
             selector.register(self.answers, selectors.EVENT_READ)
-            while not line.endswith(b"\n"):
-                if not selector.select(max(0.0, deadline - time.monotonic())):
+            while True:
+                line, newline, rest = received.partition(b"\n")
+                if newline:
+                    reply: dict[str, Any] = json.loads(line)
+                    if "working" not in reply:
+                        return reply
+                    received, deadline = rest, time.monotonic() + seconds
+                elif not selector.select(max(0.0, deadline - time.monotonic())):
                     raise TimeoutError
-                part = os.read(self.answers.fileno(), 65536)
-                if not part:
+                elif part := os.read(self.answers.fileno(), 65536):
+                    received += part
+                else:
                     raise SinkUnavailableError(f"the W&B client died: {self._last_words()}")
-                line += part
-        reply: dict[str, Any] = json.loads(line)
-        return reply
 
     def kill(self) -> None:
         self.process.kill()

@@ -49,7 +49,7 @@ class WandbSink(Sink):
         offline: write folders for `wandb sync` instead of sending.
         folder: where offline folders go, `<folder>/<run id>-<commit>/wandb/offline-run-*`.
         run_id: id at W&B; None takes the run's uid. A run deleted at W&B needs another id.
-        timeout_seconds: the longest wait for the server in one call.
+        timeout_seconds: the longest wait for the server; the time to hand rows to the client is not counted.
 
     Raises:
         MissingDependencyError: the client is not installed.
