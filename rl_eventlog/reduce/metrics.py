@@ -21,7 +21,7 @@ _POINT = (*SERIES, "position", "attempt")
 MERGED_COLUMNS = ("role", "name", "axis", "step", "position", "time", "value", "ranks", "ranks_nan", "attempt")
 RANK_COLUMNS = ("rank", "data_rank", "node", "writer", "seq", "weight", "reduction")
 
-#: Quantiles over all ranks: numpy's linear interpolation, unweighted. An infinity is a value (numpy gives NaN).
+#: Quantiles over all ranks: numpy's linear interpolation, unweighted.
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
 _VALUE = pl.col("value")
@@ -32,8 +32,13 @@ _MEAN = (_WEIGHTED * _WEIGHT).sum() / _WEIGHT.sum()
 _USABLE_WEIGHT = pl.col("weight").is_null() | ((pl.col("weight") >= 0) & pl.col("weight").is_finite())
 
 
-def _quantile(q: float) -> pl.Expr:
-    return pl.when(_VALUE.is_nan().any()).then(float("nan")).otherwise(_VALUE.quantile(q, "linear"))
+def linear_quantile(values: pl.Expr, q: float) -> pl.Expr:
+    """numpy's linear quantile of the values of a group: NaN if one is NaN; an infinity is a value."""
+    linear = values.quantile(q, "linear")
+    # Where an infinity takes part, the sum of the neighbours is it, and NaN only between both infinities.
+    neighbours = values.quantile(q, "lower") + values.quantile(q, "higher")
+    sound = pl.when(linear.is_finite()).then(linear).otherwise(neighbours)
+    return pl.when(values.is_nan().any()).then(float("nan")).otherwise(sound)
 
 
 #: reduction -> the merged value of the rows of one point
@@ -44,7 +49,7 @@ _MERGES: dict[str, pl.Expr] = {
     "max": _VALUE.nan_max(),
     "last": _VALUE.get(pl.col("_value_order").arg_min()),
     "std": pl.when(_WEIGHTED.len() > 0).then(((_WEIGHTED - _MEAN).pow(2) * _WEIGHT).sum() / _WEIGHT.sum()).sqrt(),
-    **{name: _quantile(q) for name, q in QUANTILES.items()},
+    **{name: linear_quantile(_VALUE, q) for name, q in QUANTILES.items()},
 }
 
 #: Reductions that this version merges; `none` keeps ranks apart.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from .metrics import QUANTILES
+from .metrics import QUANTILES, linear_quantile
 
 _SECONDS = pl.col("duration_seconds")
 _RANK_COLUMNS = ("rank", "data_rank", "node")
@@ -57,7 +57,6 @@ def merge_timings(rows: pl.LazyFrame) -> pl.LazyFrame:
         - `count` (int64): spans of all ranks; `ranks` (int32): ranks with a span;
         - `attempt` (int32).
     """
-    p95 = pl.when(_SECONDS.is_nan().any()).then(float("nan")).otherwise(_SECONDS.quantile(QUANTILES["p95"], "linear"))
     return (
         sum_spans(rows)
         .group_by("role", "name", "step", "attempt")
@@ -66,7 +65,7 @@ def merge_timings(rows: pl.LazyFrame) -> pl.LazyFrame:
             _SECONDS.nan_max(),
             pl.col("count").sum(),
             mean_seconds=_SECONDS.mean(),
-            p95_seconds=p95,
+            p95_seconds=linear_quantile(_SECONDS, QUANTILES["p95"]),
             slowest_rank=pl.col("rank").filter(_SECONDS.nan_max() == _SECONDS).min(),
             ranks=pl.len().cast(pl.Int32),
         )

@@ -106,9 +106,32 @@ def normal(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"axis_value": NAN if math.isnan(row["axis_value"]) else row["axis_value"] + 0.0}
 
 
+@st.composite
+def points(draw: st.DrawFn) -> list[tuple[Writer, dict[str, Any]]]:
+    """One row a rank of one point, for a few points of different reductions."""
+    replicas = draw(st.sampled_from([None, 1, 2]))
+    log = []
+    for name in draw(st.lists(st.sampled_from(reduce.REDUCTIONS), min_size=4, max_size=4, unique=True)):
+        for rank, value in enumerate(draw(st.lists(VALUES, min_size=1, max_size=5))):
+            data_rank = None if replicas is None else rank // replicas
+            values = {"name": name, "step": 0, "value": value, "weight": draw(WEIGHTS), "reduction": name}
+            log.append((Writer(f"w{rank}", rank=rank, data_rank=data_rank), values))
+    return draw(st.permutations(log))
+
+
+@given(log=points())
+@settings(max_examples=150)
+def test_the_ranks_of_a_point_agree_with_the_oracle(log: list[tuple[Writer, dict[str, Any]]]) -> None:
+    check_metrics(log, "latest")
+
+
 @given(log=logs(metric_rows()), attempts=st.sampled_from(["latest", "all"]))
 @settings(max_examples=120)
 def test_metrics_agree_with_the_oracle(log: list[tuple[Writer, dict[str, Any]]], attempts: Attempts) -> None:
+    check_metrics(log, attempts)
+
+
+def check_metrics(log: list[tuple[Writer, dict[str, Any]]], attempts: Attempts) -> None:
     ours = list({writer.writer: writer for writer, _ in log}.values())
     by = ("name", "axis", "position")
     rows = rows_of("metrics", log)

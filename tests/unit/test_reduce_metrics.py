@@ -117,6 +117,8 @@ def test_opposite_infinities_are_nan(reduction: str) -> None:
         ("max", (INF, -INF, 0.0), INF),
         ("p50", (-INF, 2.0, INF), 2.0),
         ("p90", (INF, INF), INF),
+        ("p50", (1.0, INF), INF),
+        ("p50", (-INF, 1.0), -INF),
         ("last", (-INF, 1.0), -INF),
     ],
 )
