@@ -79,12 +79,19 @@ def make_plan(source: Source, before: PlanState | None, *, final: bool, hold: Ho
     before = before or PlanState(frontier={})
     frontier = source.frontier(before.frontier)
     placed, unplaced = place(source.points(frontier))
-    marks = () if final else find_marks(source.writers, source.progress, placed.select("role", "axis").unique().rows())
+    marks = (
+        ()
+        if final
+        else find_marks(
+            source.writers, source.progress, placed.select("role", "axis").unique().sort("role", "axis").rows()
+        )
+    )
     limits = {} if final or hold == "none" else find_limits(source.writers, source.checkpoints())
     to_send, held = split(placed, marks, limits, source.attempts)
     view, target = with_integer_steps(to_send), _target_holds(source, before)
     points, renamed = _name(changes(view, target), target, before.renamed)
-    samples, held_samples = split(_unsent_samples(source, frontier, before), marks, limits, source.attempts)
+    all_samples = source.samples(frontier)
+    samples, held_samples = split(_unsent_samples(all_samples, before), marks, limits, source.attempts)
     state = PlanState(
         frontier=frontier,
         marks=marks,
@@ -100,7 +107,7 @@ def make_plan(source: Source, before: PlanState | None, *, final: bool, hold: Ho
         state=state,
         points=points,
         params=_changed_params(source.params(frontier), source.params(before.frontier)),
-        samples=samples.sort("split", "step", "dataset", "sample_index", "writer", "seq"),
+        samples=_whole_samples(all_samples, samples),
         held=held,
         held_samples=held_samples,
         hidden=beyond(target, with_integer_steps(placed)).height,
@@ -152,18 +159,27 @@ def _changed_params(now: pl.DataFrame, sent: pl.DataFrame) -> pl.DataFrame:
     return now.join(sent, on=["key", "value"], how="anti").sort("key")
 
 
-def _unsent_samples(source: Source, frontier: Mapping[str, Mapping[str, int]], before: PlanState) -> pl.DataFrame:
-    samples = source.samples(frontier)
+def _unsent_samples(samples: pl.LazyFrame, before: PlanState) -> pl.DataFrame:
+    """Which samples were not sent: `writer`, `seq` and what completeness is judged by, no content."""
+    rows = samples.select("writer", "seq", "role", "step", "attempt").collect()
     spans = [(writer, first, last) for writer, spans in before.samples.items() for first, last in spans]
     sent = pl.DataFrame(spans, schema={"writer": pl.String(), "first": pl.Int64(), "last": pl.Int64()}, orient="row")
-    known = samples.lazy().join_where(
+    known = rows.lazy().join_where(
         sent.lazy(),
         pl.col("writer") == pl.col("writer_right"),
         pl.col("seq") >= pl.col("first"),
         pl.col("seq") <= pl.col("last"),
     )
-    unsent = samples.join(known.select("writer", "seq").collect(), on=["writer", "seq"], how="anti")
+    unsent = rows.join(known.select("writer", "seq").collect(), on=["writer", "seq"], how="anti")
     return unsent.with_columns(axis=pl.lit(None, pl.String), position=pl.col("step").cast(pl.Float64))
+
+
+def _whole_samples(samples: pl.LazyFrame, chosen: pl.DataFrame) -> pl.DataFrame:
+    """The chosen samples with their content, in send order."""
+    if chosen.is_empty():
+        return samples.collect_schema().to_frame()
+    rows = samples.join(chosen.select("writer", "seq").lazy(), on=["writer", "seq"], how="semi").collect()
+    return rows.sort("split", "step", "dataset", "sample_index", "writer", "seq")
 
 
 def _sent_samples(before: PlanState, samples: pl.DataFrame) -> dict[str, tuple[tuple[int, int], ...]]:

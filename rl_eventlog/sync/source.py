@@ -115,9 +115,9 @@ class Source:
         latest = self._run.hparams(frontier=frontier).collect().sort("attempt", "time", "role")
         return latest.unique("key", keep="last", maintain_order=True).drop("role")
 
-    def samples(self, frontier: Frontier) -> pl.DataFrame:
+    def samples(self, frontier: Frontier) -> pl.LazyFrame:
         """Validation samples, the latest view: the columns of the table and its writers', and `attempt`."""
-        return self._run.samples(frontier=frontier).filter(pl.col("split") == "validation").collect()
+        return self._run.samples(frontier=frontier).filter(pl.col("split") == "validation")
 
     def checkpoints(self) -> list[Checkpoint]:
         """All ``checkpoint`` markers that name a step."""

@@ -107,6 +107,7 @@ def test_killed_anywhere_and_run_again_everything_arrives_once(
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3600)
 def test_killed_at_every_single_moment(clean: tuple[Path, int], monkeypatch: pytest.MonkeyPatch) -> None:
     folder, count = clean
     check_kills(folder, list(range(1, count + 1)), monkeypatch)
