@@ -33,7 +33,7 @@ _USABLE_WEIGHT = pl.col("weight").is_null() | ((pl.col("weight") >= 0) & pl.col(
 
 
 def linear_quantile(values: pl.Expr, q: float) -> pl.Expr:
-    """numpy's linear quantile of the values of a group: NaN if one is NaN; an infinity is a value."""
+    """The linear quantile of a group's values, as numpy's: NaN if one is NaN; an infinity is a value."""
     linear = values.quantile(q, "linear")
     # Where an infinity takes part, the sum of the neighbours is it, and NaN only between both infinities.
     neighbours = values.quantile(q, "lower") + values.quantile(q, "higher")
