@@ -107,6 +107,11 @@ def test_roles_do_not_touch_one_another() -> None:
     assert points([(trainer, metric(1, 1.0)), (evaluation, metric(1, 2.0))]) == [(1, 1.0, 1), (1, 2.0, 2)]
 
 
+def test_a_younger_attempt_of_another_role_hides_nothing() -> None:
+    writers = [Writer("w0"), Writer("w1", attempt=2), Writer("e0", role="eval", attempt=3)]
+    assert points([(writer, metric(1, float(writer.attempt))) for writer in writers]) == [(1, 2.0, 2), (1, 3.0, 3)]
+
+
 def test_a_declared_resume_step_hides_what_older_attempts_have_from_there_on() -> None:
     first, second = Writer("w0"), Writer("w1", attempt=2, resume_step=2)
     logged = [(first, metric(step, float(step))) for step in (1, 2, 3, 4)] + [(second, metric(2, 20.0))]
