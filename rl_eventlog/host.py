@@ -22,13 +22,31 @@ def boot_id() -> str | None:
 
 def process_start(pid: int) -> int | None:
     """Start of a process in clock ticks since boot; None where it is gone, not to be seen, or a zombie."""
+    fields = _stat_fields(pid)
+    return None if not fields or fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def parent_of(pid: int) -> int | None:
+    """The process that started this one; None where it is not to be seen."""
+    fields = _stat_fields(pid)
+    return int(fields[1]) if fields else None
+
+
+def environment_names(pid: int) -> set[str]:
+    """Names of the variables a process was started with; empty where they are not to be seen."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        block = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
-        return None
-    # The command in parentheses may hold blanks and parentheses; fields 3 and 22 count from behind it.
-    fields = stat.rpartition(b")")[2].split()
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+        return set()
+    return {entry.partition(b"=")[0].decode(errors="replace") for entry in block.split(b"\0")}
+
+
+def _stat_fields(pid: int) -> list[bytes]:
+    """The fields of `/proc/<pid>/stat` from the third on: the command before them may hold blanks and parentheses."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return []
 
 
 def process_key(pid: int | None = None) -> str:

@@ -61,7 +61,9 @@ def order_launches(writers: Mapping[str, WriterFacts]) -> list[Launch]:
         for launch, members in by_launch.items()
     }
     # Restart counters compare only among launches of one launcher; they stand where its first stands.
-    launcher = {launch: launch if restarts[launch] is None else launch.rpartition("-r")[0] for launch in by_launch}
+    launcher = {
+        launch: launch if restarts[launch] is None else launch.rpartition("-r")[0] or launch for launch in by_launch
+    }
     begun: dict[tuple[int, str], datetime] = {}
     for launch in by_launch:
         group = (seen[launch], launcher[launch])

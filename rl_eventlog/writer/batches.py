@@ -11,6 +11,7 @@ import pyarrow as pa
 from rl_eventlog.schema import table
 
 from .text import text_of
+from .values import step_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,10 @@ def fit(value: Any, kind: pa.DataType) -> Any:
             return text_of(value) if isinstance(value, str) else None
         if pa.types.is_floating(kind):
             value = float(value)
-        elif pa.types.is_integer(kind) and isinstance(value, float) and value.is_integer():
-            value = int(value)
+        elif pa.types.is_integer(kind):
+            value = step_of(value)  # pyarrow would cut 1.5 to 1
+        elif pa.types.is_list(kind) and pa.types.is_integer(kind.value_type):
+            return pa.array([value]).cast(kind).to_pylist()[0]
         pa.array([value], kind)
     except Exception:  # noqa: BLE001 -- pyarrow runs the value's own code
         return None

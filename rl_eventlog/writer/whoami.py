@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rl_eventlog.errors import IdentityError
-from rl_eventlog.host import process_key
+from rl_eventlog.host import environment_names, parent_of, process_key
 
 from .ray_context import RayContext, ray_context
 
 LAUNCH_VARIABLE = "RLEVENTLOG_LAUNCH_ID"
+_MPI_JOBS = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")
 _MPI = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
 
 
@@ -84,7 +85,7 @@ def who_am_i(
         role=role or env.get("RLEVENTLOG_ROLE") or (ray.actor_class if ray else None) or "main",
         rank=found,
         data_rank=data_rank if data_rank is not None else _number(env, "RLEVENTLOG_DATA_RANK"),
-        launch=LaunchId(launch_id, "argument") if launch_id else _launch(env, ray),
+        launch=LaunchId(launch_id, "argument") if launch_id else _launch(env, ray, found),
         actor=ray.actor_id if ray else None,
         default_run=_default_run(env, ray),
     )
@@ -125,18 +126,43 @@ def _rank(env: Mapping[str, str], ray: RayContext | None) -> Rank:
     return Rank(None, None, "none")
 
 
-def _launch(env: Mapping[str, str], ray: RayContext | None) -> LaunchId:
+def _launch(env: Mapping[str, str], ray: RayContext | None, rank: Rank) -> LaunchId:
     if env.get(LAUNCH_VARIABLE):
         return LaunchId(env[LAUNCH_VARIABLE], "environment", _number(env, "RLEVENTLOG_RESTART_COUNT"), "environment")
     if ray:
         return LaunchId(f"ray-{ray.session}-{ray.job}", "ray")
     if env.get("TORCHELASTIC_RUN_ID"):
         return _torchelastic_launch(env)
-    if env.get("SLURM_JOB_ID") and env.get("SLURM_STEP_ID"):
-        restarts = _number(env, "SLURM_RESTART_COUNT") or 0
-        launch = f"slurm-{env['SLURM_JOB_ID']}.{env['SLURM_STEP_ID']}-r{restarts}"
-        return LaunchId(launch, "slurm", restarts, "SLURM_RESTART_COUNT")
+    job, step = env.get("SLURM_JOB_ID"), env.get("SLURM_STEP_ID")
+    restarts = _number(env, "SLURM_RESTART_COUNT") or 0
+    mpi = next((env[name] for name in _MPI_JOBS if env.get(name)), None) if rank.source == "mpi" else None
+    if mpi:  # mpirun's daemons are Slurm steps of their own, on all nodes but the first
+        return LaunchId(f"mpi-{'.'.join(filter(None, (job, mpi)))}-r{restarts}", "mpi", restarts, "SLURM_RESTART_COUNT")
+    if job and step:
+        return LaunchId(f"slurm-{job}.{step}-r{restarts}", "slurm", restarts, "SLURM_RESTART_COUNT")
+    if rank.world_size is not None and rank.world_size > 1:
+        return _launch_of_several(env)
     return LaunchId(f"process-{process_key()}", "process")
+
+
+def _launch_of_several(env: Mapping[str, str]) -> LaunchId:
+    """No launcher that we know: what its processes share is the address they meet at, else their parent."""
+    if env.get("MASTER_ADDR"):
+        return LaunchId(f"master-{_meeting_point(env)}", "master")
+    return LaunchId(f"parent-{process_key(os.getppid())}", "parent")
+
+
+def _meeting_point(env: Mapping[str, str]) -> str:
+    address = f"{env.get('MASTER_ADDR', '')}:{env.get('MASTER_PORT', '')}"
+    return "-".join(filter(None, (address, env.get("SLURM_JOB_ID"))))
+
+
+def _torchrun_agent() -> int:
+    """The nearest ancestor that torchrun did not start: there may be shells and wrappers between."""
+    pid = os.getppid()
+    while "TORCHELASTIC_RUN_ID" in environment_names(pid) and (parent := parent_of(pid)):
+        pid = parent
+    return pid
 
 
 def _torchelastic_launch(env: Mapping[str, str]) -> LaunchId:
@@ -145,11 +171,7 @@ def _torchelastic_launch(env: Mapping[str, str]) -> LaunchId:
     restarts = _number(env, "TORCHELASTIC_RESTART_COUNT") or 0
     if run_id == "none":
         several_nodes = (_number(env, "WORLD_SIZE") or 1) > (_number(env, "LOCAL_WORLD_SIZE") or 1)
-        if several_nodes:
-            address = f"{env.get('MASTER_ADDR', '')}:{env.get('MASTER_PORT', '')}"
-            run_id = "-".join(filter(None, (address, env.get("SLURM_JOB_ID", ""))))
-        else:
-            run_id = process_key(os.getppid())
+        run_id = _meeting_point(env) if several_nodes else process_key(_torchrun_agent())
     return LaunchId(f"torchelastic-{run_id}-r{restarts}", "torchelastic", restarts, "TORCHELASTIC_RESTART_COUNT")
 
 
