@@ -70,7 +70,7 @@ def _choose(samples: pl.LazyFrame, *, step: int | None, split: str | None, promp
         samples = samples.filter(pl.col("step") == step)
     elif prompt is None:
         samples = samples.filter(pl.col("step") == pl.col("step").max().over("split"))
-    order = ["split", "step", "attempt", "role", "rank", "sample_index"]
+    order = ["split", "step", "attempt", "role", "rank", "seq"]
     return samples.sort(order, maintain_order=True).collect()
 
 
