@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import zlib
@@ -101,6 +102,29 @@ class OpenSegment:
         if not self._entry_on_disk:
             fsync_folder(self.path.parent)
             self._entry_on_disk = True
+
+    def in_place(self) -> bool:
+        """Whether the path still leads to this file: someone may have removed or replaced it.
+
+        Raises:
+            OSError: that cannot be told now.
+        """
+        try:
+            return os.path.samestat(self.path.stat(), os.fstat(self.fd))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def take_over(self, other: OpenSegment) -> None:
+        """Write the rows of another segment of this writer and table, which began at the same seq.
+
+        Raises:
+            OSError: they could not be read or written; nothing of them stays.
+        """
+        start = len(other._schema_message)
+        data = os.pread(other.fd, other.size - start, start)
+        if len(data) != other.size - start:
+            raise OSError(errno.EIO, "could not be read whole", str(other.path))
+        self._write(data, other.rows)
 
     def close(self) -> None:
         """Close the file; the segment stays open in the sense of the format."""

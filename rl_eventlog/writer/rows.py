@@ -134,11 +134,12 @@ class RowStore:
         return {name: count - 1 for name, count in counts.items() if count}
 
     def fsync(self) -> None:
-        """Put every row written so far on the disk.
+        """Put every row written so far on the disk, in files that are still where they belong.
 
         Raises:
             OSError: the disk refused; the rows stay with the kernel.
         """
+        self._restore_removed()
         for rotated in (*self._to_seal, *self._unsealed):
             with suppress(FileNotFoundError):  # sealed and removed meanwhile
                 fsync_file(rotated.path)
@@ -161,6 +162,34 @@ class RowStore:
         with self._lock:
             if state.segment is segment:
                 state.fsynced_size = size
+
+    def _restore_removed(self) -> None:
+        """Rows of a segment whose file was removed go to a new one, with the same seqs."""
+        for name, state in list(self._tables.items()):
+            segment = state.segment
+            try:
+                if segment is None or segment.in_place():
+                    continue
+            except OSError:
+                if state.segment is not segment:  # rotated meanwhile
+                    continue
+                raise
+            with self._lock:
+                if state.segment is segment and not self._busy:
+                    logger.warning("rl-eventlog writes %s anew: it was removed", segment.path)
+                    self._replace_segment(name, state, segment)
+
+    def _replace_segment(self, table: str, state: _TableState, removed: OpenSegment) -> None:
+        state.segment, state.next_seq = None, removed.first_seq
+        try:
+            self._new_segment(table, state).take_over(removed)
+        except OSError:
+            if state.segment:
+                state.segment.close()
+                state.segment.path.unlink(missing_ok=True)
+            state.segment = removed
+            raise
+        removed.close()
 
     def rotate_old(self) -> None:
         """End segments that are older than the age limit."""
@@ -196,6 +225,8 @@ class RowStore:
             self._finished = True
             if self._busy:
                 return False
+            with suppress(OSError):
+                self._restore_removed()
             for name, state in self._tables.items():
                 self._end_segment(name, state)
             self._to_seal.extend(self._unsealed)  # space may have returned
@@ -284,6 +315,10 @@ class RowStore:
 
         try:
             sealed = seal_open(rotated.path, rotated.number, rotated.table)
+        except FileNotFoundError as error:
+            logger.warning("rl-eventlog lost %s rows of %s: %s", len(rotated.span), rotated.path, error)
+            self.rows_lost[rotated.table] = self.rows_lost.get(rotated.table, 0) + len(rotated.span)
+            return True
         except Exception as error:  # noqa: BLE001 -- one that cannot be sealed must not stop the others
             logger.warning("rl-eventlog leaves %s open: %s", rotated.path, error)
             return False

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_eventlog.documents import encode_document, now_utc, time_text
-from rl_eventlog.durable import write_durably
+from rl_eventlog.durable import make_folder, write_durably
 from rl_eventlog.ids import new_ulid
 
 from .heartbeat import Background, Heartbeat, call_within
@@ -158,6 +158,7 @@ class Session:
             "rows_lost": dict(self.rows.rows_lost),
             "counters": counters,
         }
+        make_folder(self.layout.writers)  # someone may have removed it
         write_durably(self.layout.end(self.writer), encode_document(end))
         self.rows.remove_sealed()
         self._heartbeat.beat()
