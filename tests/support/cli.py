@@ -29,7 +29,7 @@ class Result:
         return json.loads(self.out)
 
 
-def rleventlog(*arguments: str | Path) -> Result:
+def rleventlog(*arguments: object) -> Result:
     """Run `rleventlog` with `arguments` here, its output in a pipe as it were."""
     out, err = StringIO(), StringIO()
     with redirect_stdout(out), redirect_stderr(err):
@@ -40,7 +40,7 @@ def rleventlog(*arguments: str | Path) -> Result:
     return Result(status, out.getvalue(), err.getvalue())
 
 
-def rleventlog_process(*arguments: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Result:
+def rleventlog_process(*arguments: object, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Result:
     """Run `rleventlog` as a user does, in a process whose output goes to pipes."""
     done = subprocess.run(
         [sys.executable, "-m", "rl_eventlog_cli", *map(str, arguments)],
