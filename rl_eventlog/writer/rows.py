@@ -181,13 +181,16 @@ class RowStore:
 
     def _replace_segment(self, table: str, state: _TableState, removed: OpenSegment) -> None:
         state.segment, state.next_seq = None, removed.first_seq
+        copy: OpenSegment | None = None
         try:
-            self._new_segment(table, state).take_over(removed)
+            copy = self._new_segment(table, state)
+            copy.take_over(removed)
         except OSError:
-            if state.segment:
-                state.segment.close()
-                state.segment.path.unlink(missing_ok=True)
             state.segment = removed
+            if copy:
+                copy.close()
+                with suppress(OSError):
+                    copy.path.unlink()
             raise
         removed.close()
 
