@@ -79,13 +79,8 @@ def make_plan(source: Source, before: PlanState | None, *, final: bool, hold: Ho
     before = before or PlanState(frontier={})
     frontier = source.frontier(before.frontier)
     placed, unplaced = place(source.points(frontier))
-    marks = (
-        ()
-        if final
-        else find_marks(
-            source.writers, source.progress, placed.select("role", "axis").unique().sort("role", "axis").rows()
-        )
-    )
+    axes = placed.select("role", "axis").unique().sort("role", "axis").rows()
+    marks = () if final else find_marks(source.writers, source.progress, axes)
     limits = {} if final or hold == "none" else find_limits(source.writers, source.checkpoints())
     to_send, held = split(placed, marks, limits, source.attempts)
     view, target = with_integer_steps(to_send), _target_holds(source, before)
