@@ -135,7 +135,7 @@ def _sync(paths: Sequence[Path], target: Target, *, dry_run: bool, final: bool, 
 
 @contextmanager
 def _progress(target: Target, *, shown: bool) -> Iterator[Callable[[Path], Progress] | None]:
-    """A bar a run on a terminal; nothing elsewhere."""
+    """A bar for the run at work on a terminal; nothing elsewhere."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bars, TextColumn, TimeRemainingColumn
 
     console = output.console(stderr=True)
@@ -146,6 +146,8 @@ def _progress(target: Target, *, shown: bool) -> Iterator[Callable[[Path], Progr
     with Bars(*columns, console=console, transient=True) as bars:
 
         def of_run(path: Path) -> Progress:
+            for done in bars.task_ids:
+                bars.remove_task(done)
             task = bars.add_task(f"{output.plain(path.name)} to {target.kind}", total=None)
             return lambda sent, total: bars.update(task, completed=sent, total=total)
 
