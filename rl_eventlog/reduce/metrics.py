@@ -74,7 +74,8 @@ def merge_metrics(rows: pl.LazyFrame) -> pl.LazyFrame:
         - `ranks`, `ranks_nan` (int32): ranks with a row, with a NaN, whether they counted or not;
         - `attempt` (int32).
     """
-    ready = _count_replicas_once(_settle_reductions(rows))
+    # without the cache each reduction below would read the files anew
+    ready = _count_replicas_once(_settle_reductions(rows.cache())).cache()
     merged = [
         ready.filter(pl.col("_reduction") == reduction)
         .group_by(_POINT)
