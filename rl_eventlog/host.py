@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 
 def host_name() -> str:
@@ -18,6 +20,40 @@ def boot_id() -> str | None:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return None
+
+
+def pid_namespace() -> str | None:
+    """The namespace in which this process's pid means something; None where it is not to be seen."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return None
+
+
+def process_facts() -> dict[str, Any]:
+    """What documents record of this process: `host, boot_id, pid_namespace, pid, process_start`."""
+    pid = os.getpid()
+    return {
+        "host": host_name(),
+        "boot_id": boot_id(),
+        "pid_namespace": pid_namespace(),
+        "pid": pid,
+        "process_start": process_start(pid),
+    }
+
+
+def is_provably_dead(facts: Mapping[str, Any]) -> bool:
+    """Whether the process of these `process_facts` is known to be gone.
+
+    Proof exists only on its own host and boot, and where its pid can be seen: in another container on
+    the same host it cannot.
+    """
+    here = {"host": host_name(), "boot_id": boot_id(), "pid_namespace": pid_namespace()}
+    if any(value is None or facts.get(key) != value for key, value in here.items()):
+        return False
+    if facts.get("pid") is None or facts.get("process_start") is None:
+        return False
+    return bool(process_start(int(facts["pid"])) != facts["process_start"])
 
 
 def process_start(pid: int) -> int | None:

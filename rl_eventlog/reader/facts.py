@@ -71,6 +71,7 @@ class WriterFacts:
     notes: str | None = None
     host: str | None = None
     boot_id: str | None = None
+    pid_namespace: str | None = None
     pid: int | None = None
     process_start: int | None = None
     launches_seen: tuple[str, ...] = ()
@@ -226,6 +227,7 @@ def _facts(writer: str, document: Mapping[str, Any], documents: Documents) -> Wr
         notes=_text(document, "notes"),
         host=_text(document, "host"),
         boot_id=_text(document, "boot_id"),
+        pid_namespace=_text(document, "pid_namespace"),
         pid=_number(document, "pid", 64),
         process_start=_number(document, "process_start", 64),
         launches_seen=tuple(map(str, document.get("launches_seen") or ())),

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from rl_eventlog.host import boot_id, host_name, process_start
+from rl_eventlog import host
 from rl_eventlog.reader import WriterFacts
 
 State = Literal["finished", "running", "waiting", "stalled", "lost"]
@@ -55,11 +55,8 @@ def worst(states: Iterable[State]) -> State | None:
 
 def is_provably_dead(facts: WriterFacts) -> bool:
     """Whether the writer's process is known to be gone: proof exists only on its own host and boot."""
-    if facts.pid is None or facts.process_start is None or facts.boot_id is None:
-        return False
-    if facts.boot_id != boot_id() or facts.host != host_name():
-        return False
-    return process_start(facts.pid) != facts.process_start
+    names = ("host", "boot_id", "pid_namespace", "pid", "process_start")
+    return host.is_provably_dead({name: getattr(facts, name) for name in names})
 
 
 def judge(

@@ -9,17 +9,15 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from rl_eventlog.documents import encode_document, now_utc, read_document, time_text
 from rl_eventlog.durable import make_folder, publish_exclusively, write_durably
 from rl_eventlog.errors import LeaseHeldError
-from rl_eventlog.host import boot_id, host_name, process_start
+from rl_eventlog.host import is_provably_dead, process_facts
 from rl_eventlog.ids import new_ulid
 
 from .ledger_folder import writing
@@ -58,11 +56,7 @@ class Lease:
         token = new_ulid()
         holder = {
             "token": token,
-            "host": host_name(),
-            "boot_id": boot_id(),
-            "pid_namespace": _pid_namespace(),
-            "pid": os.getpid(),
-            "process_start": process_start(os.getpid()),
+            **process_facts(),
             "taken": time_text(now_utc()),
             "released": None,
         }
@@ -118,25 +112,8 @@ def _require_free(path: Path) -> None:
         return
     except ValueError as error:
         raise LeaseHeldError(f"{path}: unreadable ({error}): if no sync is running, remove it") from error
-    if holder.get("released") is None and not is_dead(holder):
+    if holder.get("released") is None and not is_provably_dead(holder):
         raise LeaseHeldError(
             f"process {holder.get('pid')} on {holder.get('host')} is syncing this run to this target since "
             f"{holder.get('taken')}: wait for it; if it is gone for good, remove {path}"
         )
-
-
-def is_dead(holder: Mapping[str, Any]) -> bool:
-    """Whether the holder of a lease is provably gone."""
-    here = {"host": host_name(), "boot_id": boot_id(), "pid_namespace": _pid_namespace()}
-    # in another container on this host, with a namespace of its own, processes are not to be seen
-    if here["boot_id"] is None or any(holder.get(key) != value for key, value in here.items()):
-        return False
-    start = process_start(int(holder["pid"]))
-    return start is None or start != holder.get("process_start")
-
-
-def _pid_namespace() -> str | None:
-    try:
-        return str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        return None

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from rl_eventlog.documents import decode_beat, encode_document, now_utc, parse_time, read_document, time_text
 from rl_eventlog.durable import make_folder, publish_exclusively, write_durably
 from rl_eventlog.errors import IdentityError, OpenError
-from rl_eventlog.host import boot_id, host_name, process_start
+from rl_eventlog.host import host_name, process_facts
 from rl_eventlog.ids import new_ulid
 from rl_eventlog.layout import LAYOUT_VERSION, RunLayout, escape_run_name
 from rl_eventlog.types import FORMAT_VERSION, Identity
@@ -191,10 +191,7 @@ def _writer_document(identity: Identity, run: str, who: WhoAmI, labels: Labels) 
         "world_size": who.rank.world_size,
         "data_rank": identity.data_rank,
         "node": identity.node,
-        "host": host_name(),
-        "boot_id": boot_id(),
-        "pid": os.getpid(),
-        "process_start": process_start(os.getpid()),
+        **process_facts(),
         "opened": time_text(now_utc()),
         "launch": identity.launch,
         "launch_source": who.launch.source,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rl_eventlog.host import boot_id, host_name, process_start
+from rl_eventlog.host import process_facts, process_start
 from rl_eventlog.reader import Beat, End, WriterFacts
 from rl_eventlog.run import Thresholds, is_provably_dead
 from rl_eventlog.run.state import SEVERITY, judge, worst
@@ -111,7 +111,7 @@ def test_the_worst_state_counts() -> None:
 
 
 def here(process: int, start: int | None, **other: Any) -> WriterFacts:
-    return rank(**({"pid": process, "process_start": start, "boot_id": boot_id(), "host": host_name()} | other))
+    return rank(**(process_facts() | {"pid": process, "process_start": start} | other))
 
 
 def test_a_live_process_is_not_dead_and_a_reused_pid_is() -> None:
@@ -136,7 +136,10 @@ def test_a_killed_process_is_dead_also_while_its_parent_has_not_asked_for_it() -
     assert is_provably_dead(facts)
 
 
-@pytest.mark.parametrize("other", [{"boot_id": "another"}, {"boot_id": None}, {"host": "another"}, {"pid": None}])
+@pytest.mark.parametrize(
+    "other",
+    [{"boot_id": "another"}, {"boot_id": None}, {"host": "another"}, {"pid_namespace": "pid:[1]"}, {"pid": None}],
+)
 def test_on_another_host_or_boot_nothing_is_proven(other: dict[str, Any]) -> None:
     assert not is_provably_dead(here(os.getpid(), 1, **other))
     assert not is_provably_dead(here(os.getpid(), None))
