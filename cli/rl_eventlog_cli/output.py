@@ -82,6 +82,11 @@ def line(text: str = "", *, style: str = "") -> None:
     console().print(Text(plain(text), style=style))
 
 
+def to_paste(command: str) -> None:
+    """Print a command on stdout, on one line however long, so that it can be copied as it is."""
+    print(f"  {plain(command)}")
+
+
 def print_json(value: object) -> None:
     """Print one JSON document on stdout."""
     print(json.dumps(jsonable(value), indent=2, allow_nan=False))

@@ -78,6 +78,8 @@ def _look(layout: RunLayout, table: str, run_uid: str, digests: bool, *, list_ag
     for path, name in event_files(layout, table):
         try:
             if name.level == "open":
+                if path.stat().st_size == 0:
+                    continue  # made a moment ago, or by a writer that was killed before its first row
                 content = read_open(path)
                 owner, of, holds = content.identity.run_uid, content.table, _holds(content)
                 contents[path] = content

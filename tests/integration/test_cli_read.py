@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rl_eventlog import EventWriter
+from rl_eventlog.ids import new_ulid
 from tests.support.cli import rleventlog
 from tests.support.small_runs import HOSTILE, damage, of_newer_version, one_rank, two_ranks
 
@@ -180,6 +181,13 @@ def test_show_names_a_damaged_file_and_shows_the_rest(tmp_path: Path) -> None:
     document = rleventlog("show", path, "--json").json()
     assert [one["path"] for one in document["damaged_files"]] == [str(broken)]
     assert [(one["table"], one["first"], one["last"]) for one in document["gaps"]] == [("metrics", 0, 7)]
+
+
+def test_a_segment_whose_writer_was_killed_before_its_first_row_is_no_damage(tmp_path: Path) -> None:
+    path = two_ranks(tmp_path)
+    (sealed_marker,) = sealed(path, "markers")
+    sealed_marker.with_name(f"{new_ulid()}-0.arrows").touch()
+    assert rleventlog("show", path).status == 0
 
 
 def test_a_path_that_is_no_run_is_named_with_a_remedy(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 import sys
@@ -81,7 +82,7 @@ def _show(report: Report, places: Places) -> None:
     output.line()
     output.line("open it:")
     for command_line in ways_to_open(report, places):
-        output.line(f"  {command_line}")
+        output.to_paste(command_line)
 
 
 def _describe(slowest: SlowRank) -> str:
@@ -98,10 +99,13 @@ def ways_to_open(report: Report, places: Places) -> Iterator[str]:
     database = shlex.quote(f"sqlite:///{places.folder / 'mlflow.db'}")
     yield f"{_program('mlflow')} ui --port 5000 --backend-store-uri {database}"
     yield f"{_program('tensorboard')} --logdir {shlex.quote(str(places.tensorboard))}"
+    # the client's own viewer of offline folders; the shell finds the file of the first commit
+    wandb = shlex.quote(str(places.wandb(report.run.name)))
+    yield f"{_program('wandb')} leet inspect --summary {wandb}/*-00000001/wandb/*/run-*.wandb"
     yield f"{_program('rleventlog')} show {run}"
     yield f"{_program('rleventlog')} samples {run} --best 3"
     # sealed files hold everything in columns, so Polars alone is enough
-    query = f"import polars as pl; print(pl.read_parquet('{report.run}/events/metrics/*/*.parquet'))"
+    query = f"import polars as pl; print(pl.read_parquet({json.dumps(f'{report.run}/events/metrics/*/*.parquet')}))"
     yield f"{_program('python')} -c {shlex.quote(query)}"
 
 
