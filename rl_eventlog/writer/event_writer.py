@@ -37,6 +37,7 @@ from .accumulate import Accumulator
 from .artifacts import store_artifact
 from .batches import Metric, Position, fit, metrics_batch, row_batch, rows_batch
 from .hparams import flatten_hparams
+from .preload import load_all
 from .provenance import git_diff, provenance
 from .registration import Labels, Resume, inherit_launch, run_folder
 from .rows import Limits
@@ -175,6 +176,7 @@ class EventWriter:
             fsync_seconds=fsync_interval_seconds,
             beat_seconds=beat_interval_seconds,
         )
+        load_all()
         carries_provenance = who.rank.rank in (0, None)
         writer = cls(
             options,
