@@ -13,6 +13,7 @@ import hashlib
 import json
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from rl_eventlog.schema import check_version, table as table_schema
 from rl_eventlog.types import Identity, Span, Spans
 
 from .align import align
+from .arrays import build_array, build_scalar
 from .same import same_rows
 
 _POSITION_COLUMNS = ("name", "axis", "axis_value", "step")
@@ -173,9 +175,9 @@ def with_identity(rows: pa.Table, span: Span, identity: Identity, schema: pa.Sch
     columns = []
     for field in schema:
         if field.name == "seq":
-            columns.append(pa.array(range(span.first, span.last + 1), pa.int64()))
+            columns.append(build_array(range(span.first, span.last + 1), pa.int64()))
         elif field.name in constants:
-            columns.append(pa.repeat(pa.scalar(constants[field.name], field.type), rows.num_rows))
+            columns.append(pa.repeat(build_scalar(constants[field.name], field.type), rows.num_rows))
         else:
             columns.append(rows[field.name])
     return pa.table(columns, schema=schema)
@@ -199,10 +201,18 @@ def _unique_steps(sealed: pa.Table) -> bool:
     """Whether no (name, axis, position) repeats; only tables with an axis can say so."""
     if not set(_POSITION_COLUMNS) <= set(sealed.column_names):
         return False
-    position = pc.if_else(pc.is_valid(sealed["axis"]), pa.scalar(None, pa.int64()), sealed["step"])
-    axis_value = pc.add(sealed["axis_value"], 0.0)  # -0.0 and 0.0 are one position
-    keys = sealed.select(["name", "axis"]).append_column("axis_value", axis_value).append_column("step", position)
-    return bool(keys.group_by(keys.column_names).aggregate([]).num_rows == sealed.num_rows)
+    elsewhere = pa.nulls(sealed.num_rows, pa.int64())
+    position = pc.if_else(pc.is_valid(sealed["axis"]), elsewhere, sealed["step"])
+    keys = sealed.select(["name", "axis", "axis_value"]).append_column("position", position)
+    keys = keys.take(pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in keys.column_names]))
+    repeats = [_equals_next(column.combine_chunks()) for column in keys.columns]
+    return not pc.any(reduce(pc.and_, repeats)).as_py()
+
+
+def _equals_next(column: pa.Array) -> pa.Array:
+    """Whether each value but the last is that of the next, null like null."""
+    left, right = column[:-1], column[1:]
+    return pc.coalesce(pc.equal(left, right), pc.and_(pc.is_null(left), pc.is_null(right)))
 
 
 def _encodings(schema: pa.Schema) -> dict[str, object]:

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from rl_eventlog.schema import table
+from rl_eventlog.segment.arrays import build_array
 
 from .text import text_of
 from .values import step_of
@@ -74,13 +75,11 @@ def fit(value: Any, kind: pa.DataType) -> Any:
         if pa.types.is_string(kind):
             return text_of(value) if isinstance(value, str) else None
         if pa.types.is_floating(kind):
-            value = float(value)
-        elif pa.types.is_integer(kind):
-            value = step_of(value)  # pyarrow would cut 1.5 to 1
-        elif pa.types.is_list(kind) and pa.types.is_integer(kind.value_type):
-            return pa.array([value]).cast(kind).to_pylist()[0]
-        pa.array([value], kind)
-    except Exception:  # noqa: BLE001 -- pyarrow runs the value's own code
+            return float(value)
+        if pa.types.is_integer(kind):
+            value = step_of(value)
+        build_array([value], kind)
+    except Exception:  # noqa: BLE001 -- this runs the value's own code
         return None
     return value
 
@@ -88,7 +87,7 @@ def fit(value: Any, kind: pa.DataType) -> Any:
 def _batch(name: str, count: int, constants: dict[str, Any], columns: dict[str, list[Any]]) -> pa.RecordBatch:
     schema = table(name).open
     arrays = [
-        pa.array(columns[field.name] if field.name in columns else [constants.get(field.name)] * count, field.type)
+        build_array(columns[field.name] if field.name in columns else [constants.get(field.name)] * count, field.type)
         for field in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

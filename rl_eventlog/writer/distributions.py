@@ -15,19 +15,23 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rl_eventlog.segment.arrays import build_array, build_scalar
+
 from .values import EXACT_INTEGERS, numbers
 
 RELATIVE_ERROR = 0.01
 GAMMA = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)
 MAX_BINS = 2048
+_ZERO = build_scalar(0.0, pa.float64())
+_LOG_GAMMA = build_scalar(math.log(GAMMA), pa.float64())
 
 
 def sketch(values: Sequence[float]) -> dict[str, Any]:
     """The columns of a distributions row for `values`, any number of floats."""
-    array = pa.array(values, pa.float64())
+    array = build_array(values, pa.float64())
     finite = array.filter(pc.is_finite(array))
-    positive = finite.filter(pc.greater(finite, 0.0))
-    negative = finite.filter(pc.less(finite, 0.0))
+    positive = finite.filter(pc.greater(finite, _ZERO))
+    negative = finite.filter(pc.less(finite, _ZERO))
     index, count = _bins(positive)
     negative_index, negative_count = _bins(pc.negate(negative))
     return {
@@ -62,7 +66,7 @@ def _moments(array: pa.Array) -> dict[str, Any]:
         return {"count": 0}
     total = pc.sum(array).as_py()
     has_nan = math.isnan(total)
-    centred = pc.subtract(array, total / len(array))
+    centred = pc.subtract(array, build_scalar(total / len(array), pa.float64()))
     return {
         "count": len(array),
         "sum": total,
@@ -75,7 +79,7 @@ def _moments(array: pa.Array) -> dict[str, Any]:
 
 def _bins(positive: pa.Array) -> tuple[list[int], list[int]]:
     """Indices, rising, and counts."""
-    indices = pc.ceil(pc.divide(pc.ln(positive), math.log(GAMMA))).cast(pa.int32())
+    indices = pc.ceil(pc.divide(pc.ln(positive), _LOG_GAMMA)).cast(pa.int32())
     counted = sorted((entry["values"], entry["counts"]) for entry in pc.value_counts(indices).to_pylist())
     if len(counted) > MAX_BINS:
         split = len(counted) - MAX_BINS

@@ -1,7 +1,6 @@
 """What logging and sealing load late, loaded at open.
 
-Not at import, which every process pays. Not at the first use either: there the training would wait
-(pyarrow imports pandas for its first array, where that is installed), and a fork while the background
+Not at import, which every process pays. Not at the first use either: a fork while the background
 thread imports something leaves locks behind that the child can never take.
 """
 
@@ -9,13 +8,10 @@ from __future__ import annotations
 
 from importlib import import_module
 
-import pyarrow as pa
-
-_LATE = ("pyarrow.acero", "rl_eventlog.segment.seal")
+_LATE = ("rl_eventlog.segment.seal",)
 
 
 def load_all() -> None:
     """Load it now."""
-    pa.array([0.0])
     for name in _LATE:
         import_module(name)

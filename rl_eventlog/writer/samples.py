@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from rl_eventlog.layout import sha16
 from rl_eventlog.schema import table
+from rl_eventlog.segment.arrays import build_array
 
 from .batches import fit
 from .text import text_of, to_json
@@ -40,7 +41,7 @@ def sample_rows(samples: Any, *, step: int | None, split: str, time_us: int) -> 
     for row in rows:
         row |= {"step": step, "time": time_us, "split": split}
     return pa.RecordBatch.from_arrays(
-        [pa.array([row.get(field.name) for row in rows], field.type) for field in _SCHEMA], schema=_SCHEMA
+        [build_array([row.get(field.name) for row in rows], field.type) for field in _SCHEMA], schema=_SCHEMA
     )
 
 

@@ -83,7 +83,7 @@ def killed(
 def test_every_acknowledged_row_is_on_disk_exactly_once(tmp_path: Path) -> None:
     generator = random.Random(0)
     phases: Counter[str] = Counter()
-    calls = rows = rotations = 0
+    calls = rows = segments = sealed = 0
     for trial in range(KILLS):
         root = tmp_path / str(trial)
         closes = trial % 3 == 0
@@ -112,9 +112,12 @@ def test_every_acknowledged_row_is_on_disk_exactly_once(tmp_path: Path) -> None:
             assert files.gaps(table) == {}
         calls += acknowledged.total()
         rows += len(metrics) + len(timings)
-        rotations += len(list(root.rglob("*.parquet")))
-    print(f"{KILLS} kills, {calls} acknowledged calls, {rows} rows, {rotations} sealed files, phases {dict(phases)}")
+        segments += len({path.name.partition(".")[0] for path in root.glob("r/events/*/*/*")})
+        sealed += len(list(root.rglob("*.parquet")))
+    print(f"{KILLS} kills, {calls} acknowledged calls, {rows} rows, {segments} segments,")
+    print(f"{sealed} sealed, phases {dict(phases)}")
     assert phases["logging"] == KILLS * 2 // 3
     assert phases["close"] > 0
-    assert rotations > KILLS
+    assert segments > 10 * KILLS
+    assert sealed > 0
     assert calls > KILLS * 30
