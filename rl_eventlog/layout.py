@@ -63,6 +63,8 @@ class SegmentName:
     """Last seq, inclusive."""
     digest: str | None = None
     """First 16 hex digits of the file's SHA-256; None in open segments."""
+    compactions: int = 0
+    """How often the rows were compacted: the level of a compacted file, else 0."""
 
     @classmethod
     def parse(cls, name: str) -> SegmentName | None:
@@ -72,7 +74,7 @@ class SegmentName:
         if (match := _SEALED.fullmatch(name)) and int(match[3]) <= int(match[4]):
             return cls("sealed", match[1], int(match[2]), int(match[3]), int(match[4]), match[5])
         if match := _COMPACTED.fullmatch(name):
-            return cls("compacted", None, None, digest=match[1])
+            return cls("compacted", None, None, digest=match[1], compactions=int(match[2]))
         return None
 
 
@@ -84,6 +86,11 @@ def open_name(writer: str, number: int) -> str:
 def sealed_name(writer: str, number: int, first: int, last: int, digest: str) -> str:
     """Name of a sealed segment."""
     return f"{writer}-{number}.{first}-{last}.{digest}.parquet"
+
+
+def compacted_name(digest: str, compactions: int) -> str:
+    """Name of a compacted file."""
+    return f"{digest}.c{compactions}.parquet"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from rl_eventlog.reader import RunFiles
 from rl_eventlog.reader.segments import TableFiles, rows
 from rl_eventlog.schema import TABLES, table as table_schema
 from rl_eventlog.segment.coverage import Coverage, Use
-from rl_eventlog.segment.sealed import write_compacted
+from rl_eventlog.segment.compacted import write_compacted
 from rl_eventlog.types import Span
 
 from .fold import fold_writers, remove_folded
@@ -99,19 +98,16 @@ def _compact_group(files: RunFiles, table: str, group: list[Use]) -> Path:
     for use in group:
         for writer, spans in use.takes.items():
             covers.setdefault(writer, []).extend(spans)
-    levels = (SegmentName.parse(use.candidate.path.name) for use in group)
-    level = 1 + max(name.compaction or 0 for name in levels if name)
+    names = (SegmentName.parse(use.candidate.path.name) for use in group)
+    compactions = 1 + max(name.compactions for name in names if name)
     folder = files.layout.events / table / "compacted"
     make_folder(folder)
-    return write_compacted(folder, _sorted(merged), covers, level, table, files.run_uid)
+    return write_compacted(
+        folder, _sorted(merged), covers, compactions=compactions, table=table, run_uid=files.run_uid
+    )
 
 
 def _sorted(merged: pa.Table) -> pa.Table:
     """By (name, axis, position) where the table has these, then by writer and seq."""
     keys = [name for name in ("name", "axis", "axis_value", "step", "writer", "seq") if name in merged.column_names]
     return merged.take(pc.sort_indices(merged, sort_keys=[(key, "ascending") for key in keys]))
-
-
-def covers_json(covers: Mapping[str, list[Span]]) -> str:
-    """`rle.covers` of a footer."""
-    return json.dumps([[writer, span.first, span.last] for writer, spans in sorted(covers.items()) for span in spans])

@@ -18,7 +18,7 @@ from rl_eventlog.errors import SegmentError
 from rl_eventlog.layout import SegmentName
 from rl_eventlog.reader import RunFiles, WriterFacts
 from rl_eventlog.reader.segments import TableFiles
-from rl_eventlog.run.state import is_provably_dead
+from rl_eventlog.run import is_provably_dead
 from rl_eventlog.schema import TABLES
 from rl_eventlog.segment.sealed import check_digest
 from rl_eventlog.types import Level, Span, Spans

@@ -192,12 +192,19 @@ def _read_beat(path: Path) -> dict[str, Any] | None:
     return decode_beat(path.read_bytes()) or decode_beat(path.read_bytes())
 
 
+def read_folded(path: Path) -> list[dict[str, Any]]:
+    """The entries of a folded file: `writer`, and its documents `open`, `end`, `beat`.
+
+    Raises:
+        OSError, ValueError: it cannot be read, or is torn.
+    """
+    with path.open("rb") as file, pa.CompressedInputStream(pa.PythonFile(file), "zstd") as stream:
+        return [json.loads(line) for line in stream.read().splitlines()]
+
+
 def _read_folded(path: Path, documents: dict[str, Documents], problems: list[Problem]) -> None:
     try:
-        with pa.CompressedInputStream(pa.PythonFile(path.open("rb")), "zstd") as stream:
-            lines = stream.read().splitlines()
-        for line in lines:
-            entry = json.loads(line)
+        for entry in read_folded(path):
             documents[str(entry["writer"])] = Documents(entry["open"], entry["end"], entry["beat"], [path])
     except (OSError, *_MALFORMED) as error:
         problems.append(Problem(path, f"unreadable, left out: {error}"))

@@ -41,6 +41,8 @@ class TableFiles:
     problems: list[Problem] = field(default_factory=list)
     torn_tails: Mapping[Path, int] = field(default_factory=dict)
     """Bytes after the last whole batch of an open segment: a write that was cut off."""
+    candidates: tuple[Candidate, ...] = ()
+    """Every usable file, also those of which nothing is taken."""
 
 
 def event_files(layout: RunLayout, table: str) -> Iterator[tuple[Path, SegmentName]]:
@@ -104,7 +106,7 @@ def _look(layout: RunLayout, table: str, run_uid: str, digests: bool, *, list_ag
         else:
             candidates.append(Candidate(path, name.level, holds))
     tails = {path: content.torn_tail for path, content in contents.items() if content.torn_tail}
-    return TableFiles(table, cover(candidates), contents, problems, tails)
+    return TableFiles(table, cover(candidates), contents, problems, tails, tuple(candidates))
 
 
 def _holds(content: OpenContent) -> dict[str, list[Span]]:

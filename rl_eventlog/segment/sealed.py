@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
@@ -67,20 +68,38 @@ def write_sealed(folder: Path, rows: pa.Table, span: Span, number: int, table: s
             of the file stays.
         OSError: it could not be written; nothing of it stays.
     """
-    schema = table_schema(table).sealed
-    temporary = temporary_path(folder)
     try:
-        sealed = with_identity(align(rows, table_schema(table).open), span, identity, schema)
-        metadata = identity.to_metadata(table) | _footer_metadata(sealed, span)
-        pq.write_table(sealed.replace_schema_metadata(metadata), temporary, **_encodings(schema))
-        fsync_file(temporary)
-        digest = file_digest(temporary)[:16]
-        name = SegmentName("sealed", identity.writer, number, span.first, span.last, digest)
-        _read_back(temporary, name, sealed)
-        path = folder / sealed_name(identity.writer, number, span.first, span.last, digest)
-        rename_durably(temporary, path)
+        sealed = with_identity(align(rows, table_schema(table).open), span, identity, table_schema(table).sealed)
     except pa.ArrowException as error:
         raise SegmentError(folder, f"{table} {span.first} to {span.last} cannot be sealed: {error}") from error
+    metadata = identity.to_metadata(table) | seqs_metadata(span) | contents_metadata(sealed)
+    return publish(
+        folder, sealed, metadata, lambda digest: sealed_name(identity.writer, number, span.first, span.last, digest)
+    )
+
+
+def publish(folder: Path, rows: pa.Table, metadata: dict[bytes, bytes], name: Callable[[str], str]) -> Path:
+    """Write a Parquet file, read it back, and give it the name that its digest makes.
+
+    Args:
+        folder: where it will lie.
+        rows: columns of the sealed form.
+        metadata: of the footer.
+        name: makes the file name from the first 16 digits of the SHA-256.
+
+    Raises:
+        SegmentError: it cannot be written as Parquet, or did not read back; nothing of it stays.
+        OSError: it could not be written; nothing of it stays.
+    """
+    temporary = temporary_path(folder)
+    try:
+        pq.write_table(rows.replace_schema_metadata(metadata), temporary, **_encodings(rows.schema))
+        fsync_file(temporary)
+        path = folder / name(file_digest(temporary)[:16])
+        _read_back(temporary, path, rows)
+        rename_durably(temporary, path)
+    except pa.ArrowException as error:
+        raise SegmentError(folder, f"rows cannot be sealed: {error}") from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -155,11 +174,13 @@ def check_digest(path: Path, name: SegmentName) -> None:
         raise SegmentError(path, "its content does not match the digest in its name: copy the file again")
 
 
-def _read_back(path: Path, name: SegmentName, rows: pa.Table) -> None:
-    read_footer(path, name)
-    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+def _read_back(written: Path, final: Path, rows: pa.Table) -> None:
+    if (name := SegmentName.parse(final.name)) is None:
+        raise SegmentError(final, "no name of a sealed file")
+    read_footer(written, name)
+    with pq.ParquetFile(written, page_checksum_verification=True) as file:
         if not same_rows(file.read(), rows):
-            raise SegmentError(path, "its rows did not read back as they were written")
+            raise SegmentError(written, "its rows did not read back as they were written")
 
 
 def with_identity(rows: pa.Table, span: Span, identity: Identity, schema: pa.Schema) -> pa.Table:
@@ -183,14 +204,18 @@ def with_identity(rows: pa.Table, span: Span, identity: Identity, schema: pa.Sch
     return pa.table(columns, schema=schema)
 
 
-def _footer_metadata(sealed: pa.Table, span: Span) -> dict[bytes, bytes]:
+def seqs_metadata(span: Span) -> dict[bytes, bytes]:
+    """Footer of a file that covers one interval."""
+    return {b"rle.first_seq": str(span.first).encode(), b"rle.last_seq": str(span.last).encode()}
+
+
+def contents_metadata(rows: pa.Table) -> dict[bytes, bytes]:
+    """Footer about the rows themselves."""
     metadata = {
-        b"rle.rows": str(sealed.num_rows).encode(),
-        b"rle.first_seq": str(span.first).encode(),
-        b"rle.last_seq": str(span.last).encode(),
-        b"rle.unique_steps": b"true" if _unique_steps(sealed) else b"false",
+        b"rle.rows": str(rows.num_rows).encode(),
+        b"rle.unique_steps": b"true" if _unique_steps(rows) else b"false",
     }
-    steps = pc.min_max(sealed["step"]).as_py()
+    steps = pc.min_max(rows["step"]).as_py()
     if steps["min"] is not None:
         metadata[b"rle.min_step"] = str(steps["min"]).encode()
         metadata[b"rle.max_step"] = str(steps["max"]).encode()
