@@ -48,12 +48,20 @@ def is_provably_dead(facts: Mapping[str, Any]) -> bool:
     Proof exists only on its own host and boot, and where its pid can be seen: in another container on
     the same host it cannot.
     """
+    return _can_be_seen(facts) and bool(process_start(int(facts["pid"])) != facts["process_start"])
+
+
+def is_provably_alive(facts: Mapping[str, Any]) -> bool:
+    """Whether the process of these `process_facts` is seen to run here."""
+    return _can_be_seen(facts) and bool(process_start(int(facts["pid"])) == facts["process_start"])
+
+
+def _can_be_seen(facts: Mapping[str, Any]) -> bool:
+    """Whether the process would be seen here if it ran."""
     here = {"host": host_name(), "boot_id": boot_id(), "pid_namespace": pid_namespace()}
     if any(value is None or facts.get(key) != value for key, value in here.items()):
         return False
-    if facts.get("pid") is None or facts.get("process_start") is None:
-        return False
-    return bool(process_start(int(facts["pid"])) != facts["process_start"])
+    return facts.get("pid") is not None and facts.get("process_start") is not None
 
 
 def process_start(pid: int) -> int | None:

@@ -1,21 +1,27 @@
 """Seal what dead writers left open.
 
-Only adds files, beside the open ones; a live writer's segments are left alone. Two at once are
-harmless: they make the same files. Killed anywhere, run again.
+- Only adds files, beside the open ones; the segments of a writer that may live are left alone.
+- Killed anywhere, it leaves whole files and at most a temporary one; run again, it goes on.
+- Two at once are harmless: they make the same files.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from rl_eventlog.errors import SegmentError
-from rl_eventlog.layout import SegmentName
 from rl_eventlog.reader import Problem, RunFiles
+from rl_eventlog.reader.segments import look
 from rl_eventlog.schema import TABLES
+from rl_eventlog.segment.coverage import Candidate
 from rl_eventlog.segment.seal import seal_open
+from rl_eventlog.types import Spans
 
-from .removal import GRACE_SECONDS, is_gone, reclaim
+from .gone import is_gone
+from .opened import as_candidate, open_files, read_own
+from .removal import GRACE_SECONDS, Reclaimed, reclaim
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +33,11 @@ class SealReport:
     left_alone: tuple[Path, ...]
     """Open segments whose writer may still live."""
     problems: tuple[Problem, ...]
-    """Open segments that could not be sealed, or only in part."""
+    """Open segments that could not be sealed."""
     removed: tuple[Path, ...]
     """Files that were covered and are gone."""
+    waiting: tuple[Path, ...]
+    """Covered files that may go once what covers them is older than the grace time."""
 
 
 def seal(
@@ -45,6 +53,7 @@ def seal(
 
     Raises:
         RunNotFoundError: the path holds no run.
+        SchemaVersionError: a newer major version wrote it.
         OSError: the disk refused.
     """
     files = RunFiles.open(path)
@@ -52,18 +61,28 @@ def seal(
     left_alone: list[Path] = []
     problems: list[Problem] = []
     for table in TABLES:
-        for use in files.table(table).coverage.uses:
-            if use.candidate.level != "open":
-                continue
-            name = SegmentName.parse(use.candidate.path.name)
-            if name is None or name.number is None or name.writer is None:
-                continue
-            if not is_gone(files.writers.get(name.writer), assume_dead=assume_dead):
-                left_alone.append(use.candidate.path)
+        covered = look(files.layout, table, files.run_uid, with_open=False).coverage.covered
+        for segment, name in open_files(files, table):
+            if not is_gone(files.writers.get(name.writer or ""), assume_dead=assume_dead):
+                left_alone.append(segment)
                 continue
             try:
-                sealed += seal_open(use.candidate.path, name.number, table)
+                if _adds(as_candidate(read_own(files, table, segment)), covered):
+                    sealed += seal_open(segment, name.number or 0, table)
             except SegmentError as error:
                 problems.append(Problem(error.path, error.reason))
-    removed = reclaim(files.refresh(), assume_dead=assume_dead, grace_seconds=grace_seconds) if reclaim_covered else []
-    return SealReport(tuple(sealed), tuple(left_alone), tuple(problems), tuple(removed))
+            except FileNotFoundError:  # reclaimed just now: it was covered
+                continue
+    reclaimed = Reclaimed()
+    if reclaim_covered:
+        reclaimed = reclaim(files.refresh(), assume_dead=assume_dead, grace_seconds=grace_seconds)
+    return SealReport(
+        tuple(sealed), tuple(left_alone), tuple(problems), tuple(reclaimed.removed), tuple(reclaimed.waiting)
+    )
+
+
+def _adds(candidate: Candidate, covered: Mapping[str, Spans]) -> bool:
+    """Whether it holds a row that no sealed or compacted file holds."""
+    return any(
+        covered.get(writer, Spans()).missing_from(span) for writer, spans in candidate.holds.items() for span in spans
+    )

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from .attempts import Launch
-from .facts import Beat, End, Problem, WriterFacts, read_folded
+from .facts import Beat, End, Problem, WriterFacts, combine_entries, read_folded
 from .files import RunFiles, find_runs
 
-__all__ = ["Beat", "End", "Launch", "Problem", "RunFiles", "WriterFacts", "find_runs", "read_folded"]
+__all__ = [
+    "Beat",
+    "End",
+    "Launch",
+    "Problem",
+    "RunFiles",
+    "WriterFacts",
+    "combine_entries",
+    "find_runs",
+    "read_folded",
+]

@@ -134,7 +134,7 @@ def read_documents(layout: RunLayout) -> tuple[dict[str, Documents], list[Proble
         _read_folded(path, documents, problems)
     for path in sorted(layout.writers.glob("*")):
         _read_single(path, documents, problems)
-    return documents, problems
+    return dict(sorted(documents.items())), problems
 
 
 def facts_of_documents(writer: str, documents: Documents, problems: list[Problem]) -> WriterFacts | None:
@@ -193,21 +193,48 @@ def _read_beat(path: Path) -> dict[str, Any] | None:
 
 
 def read_folded(path: Path) -> list[dict[str, Any]]:
-    """The entries of a folded file: `writer`, and its documents `open`, `end`, `beat`.
+    """The entries of a folded file: `writer`, and its documents `open`, `end`, `beat`, each null where it was missing.
 
     Raises:
-        OSError, ValueError: it cannot be read, or is torn.
+        OSError, ValueError: it cannot be read, or is not as specified.
     """
     with path.open("rb") as file, pa.CompressedInputStream(pa.PythonFile(file), "zstd") as stream:
-        return [json.loads(line) for line in stream.read().splitlines()]
+        lines = stream.read().splitlines()
+    entries = []
+    for line in lines:
+        entry = json.loads(line)
+        if not isinstance(entry, dict) or not isinstance(entry.get("writer"), str):
+            raise ValueError(f"{path}: an entry names no writer")  # noqa: TRY004 -- one error for all that is torn
+        found = {kind: entry.get(kind) for kind in ("open", "end", "beat")}
+        if not all(document is None or isinstance(document, dict) for document in found.values()):
+            raise ValueError(f"{path}: a document of writer {entry['writer']} is no JSON object")
+        entries.append({"writer": entry["writer"], **found})
+    return entries
+
+
+def combine_entries(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Two entries of one writer as one: the end record that either has, and the later heartbeat."""
+    beats = [entry["beat"] for entry in (one, other) if entry["beat"]]
+    return {
+        "writer": one["writer"],
+        "open": one["open"] or other["open"],
+        "end": one["end"] or other["end"],
+        "beat": max(beats, key=lambda beat: str(beat.get("time")), default=None),
+    }
 
 
 def _read_folded(path: Path, documents: dict[str, Documents], problems: list[Problem]) -> None:
     try:
-        for entry in read_folded(path):
-            documents[str(entry["writer"])] = Documents(entry["open"], entry["end"], entry["beat"], [path])
-    except (OSError, *_MALFORMED) as error:
+        entries = read_folded(path)
+    except (OSError, RecursionError, *_MALFORMED) as error:
         problems.append(Problem(path, f"unreadable, left out: {error}"))
+        return
+    for entry in entries:
+        found = documents.setdefault(entry["writer"], Documents())
+        known = {"writer": entry["writer"], "open": found.open, "end": found.end, "beat": found.beat}
+        both = combine_entries(known, entry)
+        found.open, found.end, found.beat = both["open"], both["end"], both["beat"]
+        found.paths.append(path)
 
 
 def _facts(writer: str, document: Mapping[str, Any], documents: Documents) -> WriterFacts:

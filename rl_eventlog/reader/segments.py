@@ -57,8 +57,15 @@ def event_files(layout: RunLayout, table: str) -> Iterator[tuple[Path, SegmentNa
                 yield Path(entry.path), name
 
 
-def look(layout: RunLayout, table: str, run_uid: str, *, digests: bool = False) -> TableFiles:
+def look(layout: RunLayout, table: str, run_uid: str, *, digests: bool = False, with_open: bool = True) -> TableFiles:
     """List the files of a table and apply the coverage rule.
+
+    Args:
+        layout: places of the run.
+        table: name of the table.
+        run_uid: id of the run; files of others are left out.
+        digests: compare each sealed and compacted file with the digest in its name.
+        with_open: False leaves out open segments, which are read whole.
 
     Raises:
         SchemaVersionError: a newer major version wrote one of them.
@@ -66,18 +73,22 @@ def look(layout: RunLayout, table: str, run_uid: str, *, digests: bool = False) 
     """
     for _ in range(_LISTINGS - 1):
         try:
-            return _look(layout, table, run_uid, digests, list_again=True)
+            return _look(layout, table, run_uid, digests, with_open, list_again=True)
         except OSError as error:  # sealed, reclaimed or compacted between listing and reading
             if error.errno not in _VANISHED:
                 raise
-    return _look(layout, table, run_uid, digests, list_again=False)
+    return _look(layout, table, run_uid, digests, with_open, list_again=False)
 
 
-def _look(layout: RunLayout, table: str, run_uid: str, digests: bool, *, list_again: bool) -> TableFiles:
+def _look(
+    layout: RunLayout, table: str, run_uid: str, digests: bool, with_open: bool, *, list_again: bool
+) -> TableFiles:
     candidates: list[Candidate] = []
     contents: dict[Path, OpenContent] = {}
     problems: list[Problem] = []
     for path, name in event_files(layout, table):
+        if name.level == "open" and not with_open:
+            continue
         try:
             if name.level == "open":
                 if path.stat().st_size == 0:
@@ -123,7 +134,7 @@ def rows(files: TableFiles) -> pl.LazyFrame:
         if use.candidate.level == "open":
             open_tables += _open_tables(files, use)
         elif not use.whole:
-            frames.append(_scan([use.candidate.path], schema).filter(_takes(use)))
+            frames.append(_scan([use.candidate.path], schema).filter(taken(use)))
     if open_tables:
         frames.append(pl.DataFrame(pa.concat_tables(open_tables)).lazy())
     return pl.concat(frames) if frames else pl.LazyFrame(schema=schema)
@@ -140,8 +151,8 @@ def _scan(paths: list[Path], schema: pl.Schema) -> pl.LazyFrame:
     )
 
 
-def _takes(use: Use) -> pl.Expr:
-    """The seqs to take from a file that others cover in part."""
+def taken(use: Use) -> pl.Expr:
+    """Which rows to take from a file that others cover in part."""
     return pl.any_horizontal(
         (pl.col("writer") == writer) & pl.col("seq").is_between(span.first, span.last)
         for writer, spans in use.takes.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .info import AttemptInfo, Gap, RankInfo, RoleInfo, RunInfo
 from .run import Run
 from .runs import Runs
-from .state import State, Thresholds, is_provably_dead
+from .state import State, Thresholds, is_provably_alive, is_provably_dead
 from .tables import Tables
 
 __all__ = [
@@ -19,5 +19,6 @@ __all__ = [
     "State",
     "Tables",
     "Thresholds",
+    "is_provably_alive",
     "is_provably_dead",
 ]

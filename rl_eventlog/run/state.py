@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from rl_eventlog import host
 from rl_eventlog.reader import WriterFacts
@@ -55,8 +55,17 @@ def worst(states: Iterable[State]) -> State | None:
 
 def is_provably_dead(facts: WriterFacts) -> bool:
     """Whether the writer's process is known to be gone: proof exists only on its own host and boot."""
+    return host.is_provably_dead(_process_facts(facts))
+
+
+def is_provably_alive(facts: WriterFacts) -> bool:
+    """Whether the writer's process is seen to run on this host."""
+    return host.is_provably_alive(_process_facts(facts))
+
+
+def _process_facts(facts: WriterFacts) -> dict[str, Any]:
     names = ("host", "boot_id", "pid_namespace", "pid", "process_start")
-    return host.is_provably_dead({name: getattr(facts, name) for name in names})
+    return {name: getattr(facts, name) for name in names}
 
 
 def judge(

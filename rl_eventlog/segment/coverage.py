@@ -68,10 +68,15 @@ class Coverage:
         return found
 
 
+def in_order(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Files in the order in which the rule takes them; no two files ever swap their places."""
+    return sorted(candidates, key=lambda c: (_ORDER[c.level], -c.rows, c.path.name))
+
+
 def cover(candidates: Iterable[Candidate]) -> Coverage:
     """Apply the rule to usable files."""
     coverage = Coverage()
-    for candidate in sorted(candidates, key=lambda c: (_ORDER[c.level], -c.rows, c.path.name)):
+    for candidate in in_order(candidates):
         takes: dict[str, list[Span]] = {}
         for writer, spans in candidate.holds.items():
             covered = coverage.covered.setdefault(writer, Spans())

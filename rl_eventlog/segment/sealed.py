@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
@@ -70,36 +70,43 @@ def write_sealed(folder: Path, rows: pa.Table, span: Span, number: int, table: s
     """
     try:
         sealed = with_identity(align(rows, table_schema(table).open), span, identity, table_schema(table).sealed)
+        metadata = identity.to_metadata(table) | seqs_metadata(span) | contents_metadata(sealed)
+        return publish(
+            folder,
+            lambda digest: sealed_name(identity.writer, number, span.first, span.last, digest),
+            lambda path: pq.write_table(sealed.replace_schema_metadata(metadata), path, **encodings(sealed.schema)),
+            lambda path: check_rows(path, [sealed]),
+        )
     except pa.ArrowException as error:
         raise SegmentError(folder, f"{table} {span.first} to {span.last} cannot be sealed: {error}") from error
-    metadata = identity.to_metadata(table) | seqs_metadata(span) | contents_metadata(sealed)
-    return publish(
-        folder, sealed, metadata, lambda digest: sealed_name(identity.writer, number, span.first, span.last, digest)
-    )
 
 
-def publish(folder: Path, rows: pa.Table, metadata: dict[bytes, bytes], name: Callable[[str], str]) -> Path:
-    """Write a Parquet file, read it back, and give it the name that its digest makes.
+def publish(
+    folder: Path, name: Callable[[str], str], write: Callable[[Path], None], check: Callable[[Path], None]
+) -> Path:
+    """Make a file that appears under its name only when it is whole, on the disk and read back.
 
     Args:
         folder: where it will lie.
-        rows: columns of the sealed form.
-        metadata: of the footer.
         name: makes the file name from the first 16 digits of the SHA-256.
+        write: writes it.
+        check: reads it back.
 
     Raises:
-        SegmentError: it cannot be written as Parquet, or did not read back; nothing of it stays.
+        SegmentError: it did not read back; nothing of it stays.
+        ArrowException: it cannot be written as Parquet; nothing of it stays.
         OSError: it could not be written; nothing of it stays.
     """
     temporary = temporary_path(folder)
     try:
-        pq.write_table(rows.replace_schema_metadata(metadata), temporary, **_encodings(rows.schema))
+        write(temporary)
         fsync_file(temporary)
         path = folder / name(file_digest(temporary)[:16])
-        _read_back(temporary, path, rows)
+        if (parsed := SegmentName.parse(path.name)) is None:
+            raise SegmentError(path, "no name of a sealed file")
+        read_footer(temporary, parsed)
+        check(temporary)
         rename_durably(temporary, path)
-    except pa.ArrowException as error:
-        raise SegmentError(folder, f"rows cannot be sealed: {error}") from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -174,13 +181,28 @@ def check_digest(path: Path, name: SegmentName) -> None:
         raise SegmentError(path, "its content does not match the digest in its name: copy the file again")
 
 
-def _read_back(written: Path, final: Path, rows: pa.Table) -> None:
-    if (name := SegmentName.parse(final.name)) is None:
-        raise SegmentError(final, "no name of a sealed file")
-    read_footer(written, name)
-    with pq.ParquetFile(written, page_checksum_verification=True) as file:
-        if not same_rows(file.read(), rows):
-            raise SegmentError(written, "its rows did not read back as they were written")
+def check_rows(path: Path, blocks: Iterable[pa.Table]) -> None:
+    """Compare the rows of a Parquet file with those that were to be written.
+
+    Args:
+        path: the file.
+        blocks: the rows, each block in row groups of its own.
+
+    Raises:
+        SegmentError: they differ.
+    """
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        group = 0
+        for block in blocks:
+            groups, size = [], 0
+            while size < block.num_rows and group < file.num_row_groups:
+                groups.append(group)
+                size += file.metadata.row_group(group).num_rows
+                group += 1
+            if not same_rows(file.read_row_groups(groups), block):
+                raise SegmentError(path, "its rows did not read back as they were written")
+        if group != file.num_row_groups:
+            raise SegmentError(path, "it holds more rows than were written")
 
 
 def with_identity(rows: pa.Table, span: Span, identity: Identity, schema: pa.Schema) -> pa.Table:
@@ -240,7 +262,7 @@ def _equals_next(column: pa.Array) -> pa.Array:
     return pc.coalesce(pc.equal(left, right), pc.and_(pc.is_null(left), pc.is_null(right)))
 
 
-def _encodings(schema: pa.Schema) -> dict[str, object]:
+def encodings(schema: pa.Schema) -> dict[str, object]:
     """zstd; dictionary for strings, deltas for integers and times, split bytes for floats; page checksums."""
     dictionary: list[str] = []
     encoding: dict[str, str] = {}
