@@ -17,7 +17,7 @@ import typer
 import rl_eventlog
 from rl_eventlog.errors import EventLogError
 from rl_eventlog_cli import output
-from rl_eventlog_cli.commands import demo, ls, samples, show, sync
+from rl_eventlog_cli.commands import compact, demo, ls, samples, seal, show, sync, verify
 from rl_eventlog_cli.options import FAILED, SUCCESS
 
 app = typer.Typer(
@@ -29,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for module in (demo, ls, show, sync, samples):
+for module in (demo, ls, show, sync, samples, verify, seal, compact):
     app.command(module.__name__.rpartition(".")[2])(module.command)
 
 

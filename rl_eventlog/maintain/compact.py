@@ -132,7 +132,7 @@ def _sources(files: RunFiles, table: str) -> tuple[list[Candidate], list[Problem
 
 def _unfit(path: Path, table: str) -> Problem | None:
     """Why the rows of this file cannot go into another."""
-    if unknown := unknown_columns(pq.read_schema(path), table_schema(table).sealed):
+    if unknown := unknown_columns(pq.read_schema(path).empty_table(), table_schema(table).sealed):
         return Problem(path, f"a newer version wrote {', '.join(unknown)}: compact it with that version")
     try:
         if name := SegmentName.parse(path.name):

@@ -18,7 +18,7 @@ from tests.support.small_runs import HOSTILE, one_rank, two_ranks
 
 pytestmark = pytest.mark.integration
 
-COMMANDS = ["demo", "ls", "show", "sync", "samples"]
+COMMANDS = ["demo", "ls", "show", "sync", "samples", "verify", "seal", "compact"]
 
 
 def in_a_terminal(*arguments: str | Path, env: dict[str, str]) -> str:

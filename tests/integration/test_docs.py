@@ -19,7 +19,7 @@ pytestmark = pytest.mark.integration
 
 PROJECT = Path(__file__).parents[2]
 PAGES = ["README.md", "docs/architecture.md", "docs/cli.md"]
-COMMANDS = ["demo", "ls", "show", "sync", "samples"]
+COMMANDS = ["demo", "ls", "show", "sync", "samples", "verify", "seal", "compact"]
 
 
 class Block(NamedTuple):

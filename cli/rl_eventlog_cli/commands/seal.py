@@ -1,0 +1,32 @@
+"""`rleventlog seal`: make sealed files of what dead writers left open."""
+
+from __future__ import annotations
+
+import typer
+
+from rl_eventlog_cli import output
+from rl_eventlog_cli.commands._changes import show_files, show_reclaimed
+from rl_eventlog_cli.options import FAILED, AssumeDead, Json, Reclaim, RunPath
+
+
+def command(run: RunPath, reclaim: Reclaim = False, assume_dead: AssumeDead = False, as_json: Json = False) -> None:
+    """Seal what writers that are gone left open.
+
+    Adds sealed files beside the open ones, which other tools can read. A writer is gone if it wrote its end record, or if
+    its process is seen to be dead from here; the segments of others are left alone and named.
+
+    Exit status 0; 1 where a segment could not be sealed.
+    """
+    from rl_eventlog.maintain import seal
+
+    report = seal(run, reclaim_covered=reclaim, assume_dead=assume_dead)
+    if as_json:
+        output.print_json(output.fields(report) | {"problems": [one._asdict() for one in report.problems]})
+    else:
+        show_files("sealed", report.sealed)
+        show_files("left alone, since its writer may live", report.left_alone)
+        show_reclaimed(report.removed, report.waiting, reclaim=reclaim)
+    for problem in report.problems:
+        output.words(f"not sealed: {problem.path}: {problem.reason}")
+    if report.problems:
+        raise typer.Exit(FAILED)
