@@ -243,7 +243,5 @@ def _replicas(run: Run) -> Iterator[Finding]:
         .collect()
     )
     for role, name, points, _, _, ranks in found.iter_rows():
-        detail = (
-            f"{ranks} ranks log the same value at all {points} positions, and it is summed: replicas? see data_rank"
-        )
+        detail = f"{ranks} ranks log the same at all {points} positions, and it is summed: replicas? see data_rank"
         yield Finding("warning", "replicated sum", f"{role} {name}", detail)

@@ -60,3 +60,19 @@ def assert_dense(rows: list[dict[str, Any]]) -> None:
         by_writer.setdefault(row["writer"], []).append(row["seq"])
     for writer, seqs in by_writer.items():
         assert sorted(seqs) == list(range(len(seqs))), f"{writer} has gaps"
+
+
+def every_row(run: Path, table: str) -> dict[tuple[str, int], dict[str, Any]]:
+    """Every row of any file, by writer and seq: in however many files it is, it is the same row."""
+    folder = run / "events" / table
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for path in sorted(folder.glob("*/*.parquet")):
+        for row in pq.read_table(path).to_pylist():
+            known = found.setdefault((row["writer"], row["seq"]), row)
+            assert repr(known) == repr(row), f"{path} holds another row"
+    for path in sorted(folder.glob("*/*.arrows")):
+        for row in open_rows(path):
+            key = (row["writer"], row["seq"])
+            known = found.setdefault(key, row)
+            assert repr(known) == repr(known | row), f"{path} holds another row"
+    return found

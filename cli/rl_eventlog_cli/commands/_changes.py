@@ -21,6 +21,4 @@ def show_reclaimed(removed: Sequence[Path], waiting: Sequence[Path], *, reclaim:
         return
     show_files("removed", removed)
     if waiting:
-        output.words(
-            f"{len(waiting)} more are covered; they can go once what covers them is a quarter of an hour old: call again"
-        )
+        output.words(f"{len(waiting)} more can go once what covers them is 15 minutes old: call again then")

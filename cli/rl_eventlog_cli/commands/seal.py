@@ -12,8 +12,8 @@ from rl_eventlog_cli.options import FAILED, AssumeDead, Json, Reclaim, RunPath
 def command(run: RunPath, reclaim: Reclaim = False, assume_dead: AssumeDead = False, as_json: Json = False) -> None:
     """Seal what writers that are gone left open.
 
-    Adds sealed files beside the open ones, which other tools can read. A writer is gone if it wrote its end record, or if
-    its process is seen to be dead from here; the segments of others are left alone and named.
+    Adds sealed files beside the open ones, which other tools can read. A writer is gone if it wrote its end record, or
+    if its process is seen to be dead from here; the segments of others are left alone and named.
 
     Exit status 0; 1 where a segment could not be sealed.
     """

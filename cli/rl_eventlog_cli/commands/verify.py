@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def command(run: RunPath, as_json: Json = False) -> None:
     """Check that every row of a run is there and whole.
 
-    Reads everything: the checksum of every batch, the digest of every file. Shown are the rows of each writer and table,
-    and what was found: gaps, damage, torn tails, ranks that are missing, silent or lost, clocks that went back, sums of
-    values that look replicated.
+    Reads everything: the checksum of every batch, the digest of every file. Shown are the rows of each writer and
+    table, and what was found: gaps, damage, torn tails, ranks that are missing, silent or lost, clocks that went back,
+    sums of values that look replicated.
 
     Exit status 0 only where all is well, which notes do not change; else 1.
     """

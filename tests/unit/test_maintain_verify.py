@@ -1,0 +1,276 @@
+"""`verify` names everything that is not as it should be, and nothing where all is well."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rl_eventlog import EventWriter
+from rl_eventlog.documents import encode_beat, time_text
+from rl_eventlog.errors import RunNotFoundError, SchemaVersionError
+from rl_eventlog.maintain import Finding, compact, verify
+from rl_eventlog.reader import RunFiles
+from rl_eventlog.segment.open_segment import OpenSegment
+from tests.support.small_runs import of_newer_version, one_rank, two_ranks
+from tests.support.upkeep import event_files, flip, killed_writer, snapshot
+
+
+def found(path: Path) -> list[tuple[str, str]]:
+    return [(finding.severity, finding.kind) for finding in verify(path).findings]
+
+
+def only(path: Path, kind: str) -> Finding:
+    (finding,) = [finding for finding in verify(path).findings if finding.kind == kind]
+    return finding
+
+
+def edit(path: Path, **fields: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def opened(root: Path, **options: Any) -> EventWriter:
+    given: dict[str, Any] = {"run": "r", "role": "trainer", "rank": 0, "launch_id": "one"} | options
+    return EventWriter.open(root, capture_diff=False, **given)
+
+
+def test_a_finished_run_is_well_and_its_rows_are_counted_by_writer_and_table(tmp_path: Path) -> None:
+    path = two_ranks(tmp_path, steps=4)
+    before = snapshot(path)
+    report = verify(path)
+    assert report.ok
+    assert report.findings == ()
+    assert [(one.role, one.rank, one.table, one.rows, one.first_seq, one.last_seq) for one in report.writers] == [
+        ("trainer", 0, "metrics", 8, 0, 7),
+        ("trainer", 0, "timings", 4, 0, 3),
+        ("trainer", 0, "hparams", 2, 0, 1),
+        ("trainer", 0, "markers", 1, 0, 0),
+        ("trainer", 1, "metrics", 8, 0, 7),
+        ("trainer", 1, "timings", 4, 0, 3),
+    ]
+    assert {(one.attempt, one.state, one.missing) for one in report.writers} == {(1, "finished", 0)}
+    assert snapshot(path) == before
+
+
+def test_a_run_that_is_written_can_be_well(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        log.log_metrics({"loss": 1.0}, step=0)
+        report = verify(log.path)
+        assert report.ok
+        assert [(one.state, one.rows) for one in report.writers] == [("running", 1)]
+
+
+def test_a_run_without_a_row_is_well(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        assert verify(log.path).ok
+
+
+def test_what_is_no_run_and_what_is_newer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunNotFoundError):
+        verify(tmp_path)
+    with pytest.raises(SchemaVersionError):
+        verify(of_newer_version(tmp_path, "newer"))
+
+
+@pytest.mark.parametrize("offset", [4, 100, 400])
+def test_a_flipped_byte_of_a_sealed_file_is_an_error_and_its_rows_are_a_gap(tmp_path: Path, offset: int) -> None:
+    path = one_rank(tmp_path, "r", {"loss": 1.0})
+    (sealed,) = event_files(path, "*.parquet")
+    flip(sealed, offset)
+    assert found(path) == [("error", "file"), ("error", "gap")]
+    assert only(path, "file").place == str(sealed)
+    assert only(path, "gap").detail == "seqs 0 to 0 are in no usable file"
+    (row,) = verify(path).writers
+    assert (row.rows, row.first_seq, row.last_seq, row.missing) == (0, None, None, 1)
+
+
+def test_every_cut_and_every_flip_of_a_sealed_file_is_found(tmp_path: Path) -> None:
+    path = one_rank(tmp_path, "r", {"loss": 1.0})
+    (sealed,) = event_files(path, "*.parquet")
+    whole = sealed.read_bytes()
+    for offset in range(0, len(whole), 211):
+        flip(sealed, offset)
+        assert ("error", "file") in found(path), offset
+        sealed.write_bytes(whole[:offset])
+        assert ("error", "file") in found(path), offset
+        sealed.write_bytes(whole)
+    assert verify(path).ok
+
+
+def test_a_sealed_file_that_is_gone_is_a_gap(tmp_path: Path) -> None:
+    path = two_ranks(tmp_path)
+    sealed = event_files(path, "*.parquet")
+    sealed[-1].unlink()
+    writer, seqs = sealed[-1].name.partition("-")[0], sealed[-1].name.split(".")[1].split("-")
+    gap = only(path, "gap")
+    assert gap.place == f"{sealed[-1].parts[-3]} of writer {writer}"
+    assert gap.detail == f"seqs {seqs[0]} to {seqs[1]} are in no usable file"
+    assert not verify(path).ok
+
+
+def test_a_damaged_batch_of_an_open_segment_is_an_error_with_its_place(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        for step in range(5):
+            log.log_metrics({"loss": 1.0}, step=step)
+        (segment,) = event_files(log.path, "*.arrows")
+        flip(segment, segment.stat().st_size // 2)
+        assert found(log.path) == [("error", "file"), ("error", "gap")]
+        assert only(log.path, "file").detail.startswith("damaged at byte ")
+        (row,) = verify(log.path).writers
+        assert (row.rows, row.missing) == (4, 1)
+
+
+def test_a_torn_tail_is_a_warning_once_its_writer_is_gone_and_before_that_a_note(tmp_path: Path) -> None:
+    with opened(tmp_path / "live") as log:
+        log.log_metrics({"loss": 1.0}, step=0)
+        (segment,) = event_files(log.path, "*.arrows")
+        with segment.open("ab") as file:
+            file.write(b"\xff\xff\xff\xff")
+        assert found(log.path) == [("note", "torn tail")]
+        assert only(log.path, "torn tail").detail == "4 bytes of a write that may be going on"
+        assert verify(log.path).ok
+    path = killed_writer(tmp_path)
+    (segment,) = (path / "events/metrics").glob("*/*.arrows")
+    segment.write_bytes(segment.read_bytes()[:-40])
+    torn = only(path, "torn tail")
+    assert (torn.severity, torn.place) == ("warning", str(segment))
+    assert torn.detail.endswith(" bytes of a write that was cut off")
+
+
+def test_a_killed_rank_is_lost(tmp_path: Path) -> None:
+    path = killed_writer(tmp_path)
+    assert found(path) == [("warning", "lost")]
+    assert {(one.state, one.rows) for one in verify(path).writers if one.table == "metrics"} == {("lost", 10)}
+
+
+def test_a_rank_that_was_killed_in_an_earlier_attempt_is_a_note(tmp_path: Path) -> None:
+    path = killed_writer(tmp_path)
+    with opened(tmp_path, launch_id="two") as log:
+        log.log_metrics({"loss": 1.0}, step=9)
+    assert found(path) == [("note", "no end")]
+    assert verify(path).ok
+    assert {(one.attempt, one.state) for one in verify(path).writers} == {(1, "no end"), (2, "finished")}
+
+
+def test_ranks_that_never_wrote_are_named(tmp_path: Path) -> None:
+    with opened(tmp_path, world_size=4, rank=1) as log:
+        log.log_metrics({"loss": 1.0}, step=0)
+    assert found(log.path) == [("warning", "never wrote")]
+    assert only(log.path, "never wrote").detail == "of 4 ranks, not 0, 2, 3"
+
+
+def test_rows_lost_and_at_risk_are_counted(tmp_path: Path) -> None:
+    path = one_rank(tmp_path, "lost", {"loss": 1.0})
+    (end,) = path.glob("writers/*.end.json")
+    edit(end, rows_lost={"metrics": 3})
+    assert found(path) == [("error", "rows lost")]
+    assert only(path, "rows lost").detail == "3 rows could not be written"
+
+    path = killed_writer(tmp_path)
+    (document,) = path.glob("writers/*.json")
+    beat = {"writer": document.stem, "time": time_text(datetime.now(timezone.utc)), "rows_at_risk": 7, "rows_lost": 0}
+    document.with_suffix(".beat").write_bytes(encode_beat(beat))
+    assert only(path, "rows at risk").detail == "7 rows wait in memory"
+
+
+def test_a_document_that_is_torn_is_an_error(tmp_path: Path) -> None:
+    path = one_rank(tmp_path, "r", {"loss": 1.0})
+    (document,) = (path for path in path.glob("writers/*.json") if not path.name.endswith(".end.json"))
+    document.write_text("{")
+    assert ("error", "file") in found(path)
+
+
+def test_a_clock_that_went_back_is_named(tmp_path: Path) -> None:
+    path = one_rank(tmp_path, "r", {"loss": 1.0})
+    (sealed,) = event_files(path, "*.parquet")
+    (facts,) = RunFiles.open(path).writers.values()
+    rows = pq.read_table(sealed)
+    segment = OpenSegment(sealed.with_name(f"{facts.writer}-1.arrows"), "metrics", facts.identity, 1)
+    times = pa.array([rows["time"][0].as_py() - timedelta(minutes=3)], rows.schema.field("time").type)
+    earlier = rows.set_column(rows.column_names.index("time"), rows.schema.field("time"), times)
+    segment.append(earlier.select(segment.schema.names).combine_chunks().to_batches()[0])
+    segment.close()
+    clock = only(path, "clock")
+    assert (clock.severity, clock.place) == ("warning", f"metrics of writer {facts.writer}")
+    assert "0:03:00" in clock.detail
+
+
+def test_an_attempt_that_began_before_the_one_before_it_is_named(tmp_path: Path) -> None:
+    for launch in ("one", "two"):
+        with opened(tmp_path, launch_id=launch) as log:
+            log.log_metrics({"loss": 1.0}, step=0)
+    documents = [path for path in log.path.glob("writers/*.json") if not path.name.endswith(".end.json")]
+    (second,) = [path for path in documents if json.loads(path.read_text())["launch"] == "two"]
+    edit(second, opened="2001-01-01T00:00:00.000000Z")
+    assert only(log.path, "clock").place == "attempt 2"
+
+
+@pytest.mark.parametrize(("values", "expected"), [([1, 2, 3, 4], True), ([64, 64, 64, 64], False)])
+def test_a_sum_that_all_ranks_log_alike_is_suspected_unless_it_is_a_constant(
+    tmp_path: Path, values: list[int], expected: bool
+) -> None:
+    for rank in (0, 1):
+        with opened(tmp_path, rank=rank) as log:
+            for step, value in enumerate(values):
+                log.log_metrics({"tokens": value, "seen": value + rank}, step=step, reduce="sum")
+    assert found(log.path) == ([("warning", "replicated sum")] if expected else [])
+    if expected:
+        finding = only(log.path, "replicated sum")
+        assert finding.place == "trainer tokens"
+        assert finding.detail.startswith("2 ranks log the same at all 4 positions")
+
+
+def test_replicas_that_data_rank_tells_apart_are_well(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        with opened(tmp_path, rank=rank, data_rank=0) as log:
+            for step in range(4):
+                log.log_metrics({"tokens": step + 1}, step=step, reduce="sum")
+    assert verify(log.path).ok
+
+
+def test_a_changed_reduction_is_a_warning_and_a_changed_hyperparameter_a_note(tmp_path: Path) -> None:
+    for launch, reduction in (("one", "sum"), ("two", "mean")):
+        with opened(tmp_path, launch_id=launch) as log:
+            log.log_hyperparams({"lr": launch})
+            log.log_metrics({"x": 1.0}, step=len(launch) + (launch == "two"), reduce=reduction)
+    assert found(log.path) == [("warning", "changed reduction"), ("note", "hparam changed")]
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_an_artifact_that_is_gone_or_altered_is_an_error(tmp_path: Path, gone: bool) -> None:
+    (tmp_path / "plan.txt").write_text("sort the digits")
+    with opened(tmp_path) as log:
+        log.log_artifact(tmp_path / "plan.txt")
+    assert verify(log.path).ok
+    (artifact,) = (path for path in log.path.glob("artifacts/*/*") if path.is_file())
+    if gone:
+        artifact.unlink()
+    else:
+        flip(artifact, 3)
+    assert found(log.path) == [("error", "artifact")]
+    assert only(log.path, "artifact").place == str(artifact)
+
+
+def test_a_damaged_folded_file_is_an_error(tmp_path: Path) -> None:
+    path = two_ranks(tmp_path)
+    compact(path, reclaim_covered=True, grace_seconds=0)
+    assert verify(path).ok
+    (folded,) = path.glob("writers/compacted/*")
+    folded.write_bytes(folded.read_bytes() + b" ")
+    assert ("error", "folded file") in found(path)
+
+
+def test_the_worst_comes_first(tmp_path: Path) -> None:
+    path = killed_writer(tmp_path, world_size=2)
+    with opened(tmp_path, launch_id="two", world_size=2) as log:
+        log.log_metrics({"loss": 1.0}, step=9)
+    (sealed,) = event_files(path, "*.parquet")
+    flip(sealed, 4)
+    assert [severity for severity, _ in found(path)] == ["error", "error", "warning", "note"]
+    assert dataclasses.asdict(verify(path).findings[0])["place"] == str(sealed)
