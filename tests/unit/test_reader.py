@@ -188,6 +188,15 @@ class TestDocuments:
         assert end is not None
         assert end.last_seq == {"metrics": 29}
 
+    def test_an_end_record_that_cannot_be_used_is_named_and_costs_itself_alone(self, segments: EventWriter) -> None:
+        segments.close()
+        end = segments.path / "writers" / f"{segments.writer_id}.end.json"
+        end.write_bytes(encode_document({"ended": "yesterday"}))
+        run = RunFiles.open(segments.path)
+        facts = run.writers[segments.writer_id]
+        assert [problem.path for problem in run.problems] == [end]
+        assert (facts.name, facts.launches_seen, facts.end) == ("r", (), None)
+
     @pytest.mark.parametrize("torn", [b"", b'{"run_uid": "01', b"[]", b"{}", b"[" * 100_000])
     def test_torn_documents_cost_what_they_said(self, segments: EventWriter, torn: bytes) -> None:
         (segments.path / "run.json").write_bytes(torn)
@@ -331,6 +340,17 @@ class TestAttempts:
         )
         assert order(tmp_path) == ["first", "second"]
 
+    def test_a_writer_whose_document_is_gone_does_not_age_its_launch(self, tmp_path: Path) -> None:
+        logs = []
+        for launch in ("z", "a", "m"):
+            logs += [enter(tmp_path, launch, rank=rank, world_size=2) for rank in (0, 1)]
+            for log in logs[-2:]:
+                log_steps(log, 1)
+                log.close()
+        for log in logs[-2:]:
+            (log.path / "writers" / f"{log.writer_id}.json").unlink()
+            assert order(log.path) == ["z", "a", "m"]
+
     def test_launches_that_did_not_see_one_another_follow_their_restart_counter(self, tmp_path: Path) -> None:
         for restarts, minutes in ((2, 0), (10, 1), (1, 5)):
             opened = time_text(NOON + timedelta(minutes=minutes))
@@ -382,6 +402,13 @@ class TestAttempts:
         rows = RunFiles.open(tmp_path).identities().sort("writer").select("rank_key", "incarnation").rows()
         assert rows[:3] == [(f"writer {ids[0]}", 0)] * 3
         assert rows[3:] == [(f"writer {ids[3]}", 0), (f"writer {ids[4]}", 0)]
+
+    def test_forks_in_a_circle_are_ranks_of_their_own(self, tmp_path: Path) -> None:
+        ids = [f"01hzzzzzzzzzzzzzzzzzzzz00{number}" for number in range(2)]
+        write_document(tmp_path, "l", writer=ids[0], rank=None, forked_from=ids[1])
+        write_document(tmp_path, "l", writer=ids[1], rank=None, forked_from=ids[0])
+        rows = RunFiles.open(tmp_path).identities().sort("writer").select("rank_key", "incarnation").rows()
+        assert rows == [(f"writer {writer}", 0) for writer in ids]
 
 
 class TestFinding:
