@@ -111,8 +111,7 @@ class Source:
             position=pl.col("step").cast(pl.Float64),
             value=pl.col("duration_seconds"),
         )
-        # the streaming engine adds up in another order each time: the last digits would pass for corrections
-        return pl.concat([metrics.select(SCHEMA.names()), timings.select(SCHEMA.names())]).collect(engine="in-memory")
+        return pl.concat([metrics.select(SCHEMA.names()), timings.select(SCHEMA.names())]).collect()
 
     def params(self, frontier: Frontier) -> pl.DataFrame:
         """The latest value of each hyperparameter over all roles: `key, value, time, attempt`."""
