@@ -25,6 +25,8 @@ _CRC_PLACE = b"########"  # no digit and no hex letter: cannot occur in seq or c
 _CRC_ZERO = b"00000000"
 _MESSAGE_HEADER_TYPE, _MESSAGE_HEADER, _MESSAGE_BODY_LENGTH, _MESSAGE_CUSTOM_METADATA = 1, 2, 3, 4
 _RECORD_BATCH = 3  # MessageHeader union of Arrow's Message.fbs
+_BATCH_BUFFERS = 2
+_BUFFER_BYTES = 16  # struct Buffer: offset and length, both i64
 _MAX_METADATA_PAIRS = 64
 
 _i32 = struct.Struct("<i").unpack_from
@@ -96,6 +98,35 @@ def frame_end(data: memoryview, start: int) -> int | None:
         return None
     end = body_start + body_size
     return end if body_size >= 0 and end <= len(data) else None
+
+
+class Places(NamedTuple):
+    """Where the parts of a batch message lie that a template changes."""
+
+    seq: int
+    crc: int
+    buffers: list[int]
+    """Place of each body buffer, in the order of Arrow's buffer table."""
+
+
+def places(message: bytes, schema_message: bytes) -> Places:
+    """Look into a valid message of `encode_frame`.
+
+    Raises:
+        ValueError: it is not valid.
+    """
+    data = memoryview(message)
+    frame = parse_frame(data, 0, zlib.crc32(schema_message))
+    header = _parse_header(data, 0)
+    if frame is None or header is None:
+        raise ValueError("no valid batch message")
+    body = 8 + _i32(data, 4)[0]
+    table = 8 + _u32(data, 8)[0]
+    header_place = _field(data, table, _MESSAGE_HEADER)
+    vector = _field(data, header_place + _u32(data, header_place)[0], _BATCH_BUFFERS)
+    vector += _u32(data, vector)[0]
+    offsets = (_i64(data, vector + 4 + _BUFFER_BYTES * index)[0] for index in range(_u32(data, vector)[0]))
+    return Places(message.index(b"%020d" % frame.first_seq, 0, body), header[2], [body + offset for offset in offsets])
 
 
 def _crc(data: memoryview, start: int, end: int, crc_place: int, schema_crc: int) -> int:
