@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("rl_eventlog")
 
 MAX_TEXT_BYTES = 64 << 10
+_INT64 = 1 << 63
 _FAR_SECONDS = 1e12  # what a time in microseconds holds in 64 bits, and NaN is not below it
 OnError = Literal["warn", "raise"]
 P = ParamSpec("P")
@@ -211,7 +212,6 @@ class EventWriter:
         """The step of every later call that names none, timers included."""
         self._step = None if step is None else self._whole(step)
 
-    @_harmless
     def log_metrics(
         self,
         metrics: Mapping[str, Any],
@@ -237,7 +237,31 @@ class EventWriter:
             reduce: how ranks are merged, one for all keys or a mapping by key or glob: mean, sum,
                 min, max, last, none, std, p50, p90, p95, p99.
         """
-        self._ready()
+        session = self._ready()
+        try:
+            chosen = self._chosen(step)
+            time_us = time.time_ns() // 1000
+            rows = session.plans.rows(metrics, chosen, time_us, prefix, step_metric, step_finished, weight, reduce)
+            if rows is not None:
+                session.rows.append("metrics", rows)
+            else:
+                self._log_any(metrics, chosen, prefix, step_metric, step_finished, weight, reduce)
+        except (WriteError, WriterClosedError):
+            raise
+        except Exception as error:  # noqa: BLE001 -- as `_harmless`, spelled out: this is the call that must be quick
+            self._failed("log_metrics", error)
+
+    def _log_any(
+        self,
+        metrics: Any,
+        step: int | None,
+        prefix: str,
+        step_metric: str | None,
+        step_finished: bool,
+        weight: Any,
+        reduce: Any,
+    ) -> None:
+        """The rule of `log_metrics`, for calls that have no plan."""
         values = sort_values(metrics)
         start = f"{text_of(prefix)}/" if prefix else ""
         names = {key: start + key for key in (*values.scalars, *values.many, *values.texts)}
@@ -497,10 +521,17 @@ class EventWriter:
     def _position(
         self, step: int | None, axis: str | None = None, axis_value: float | None = None, closes_step: bool = False
     ) -> Position:
-        chosen = self._step if step is None else self._whole(step)
-        if chosen is not None:
-            self._last_step = chosen
-        return Position(chosen, time.time_ns() // 1000, axis, axis_value, closes_step)
+        return Position(self._chosen(step), time.time_ns() // 1000, axis, axis_value, closes_step)
+
+    def _chosen(self, step: Any) -> int | None:
+        """The step of a call: its own, else `set_step`'s."""
+        if step is None:
+            step = self._step
+        elif type(step) is not int or not -_INT64 <= step < _INT64:
+            step = self._whole(step)
+        if step is not None:
+            self._last_step = step
+        return step if step is None else int(step)
 
     def _take_axis(self, values: Sorted, names: Mapping[str, str], step_metric: str | None) -> float | None:
         """Take the value that is the position out of the call."""
