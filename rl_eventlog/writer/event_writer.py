@@ -237,8 +237,8 @@ class EventWriter:
             reduce: how ranks are merged, one for all keys or a mapping by key or glob: mean, sum,
                 min, max, last, none, std, p50, p90, p95, p99.
         """
-        session = self._ready()
         try:
+            session = self._ready()
             chosen = self._chosen(step)
             time_us = time.time_ns() // 1000
             rows = session.plans.rows(metrics, chosen, time_us, prefix, step_metric, step_finished, weight, reduce)
