@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Collection
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -168,7 +168,7 @@ def _batch(
     shape: Shape, schema: pa.Schema, step: float, time_us: float, axis_value: float, value: float, weight: float
 ) -> pa.RecordBatch:
     count = len(shape.names)
-    columns = {
+    columns: dict[str, list[Any]] = {
         "step": [int(step) if shape.has_step else None] * count,
         "time": [int(time_us)] * count,
         "name": list(shape.names),
