@@ -23,6 +23,7 @@ from rl_eventlog.types import Identity
 from rl_eventlog.writer import metrics as metrics_module
 from rl_eventlog.writer.metrics import MetricPlans
 from rl_eventlog.writer.scalars import fetch_device_scalars, plain_floats
+from rl_eventlog.writer.values import sort_values
 
 IDENTITY = Identity("01" + "0" * 24, "02" + "0" * 24, "launch", "trainer", 3, None, "node")
 SCHEMA = table("metrics").open.with_metadata(IDENTITY.to_metadata("metrics"))
@@ -72,7 +73,7 @@ REDUCTIONS = st.one_of(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(
     calls=st.lists(st.dictionaries(KEYS, NUMBERS, max_size=5), min_size=1, max_size=3),
     step=st.one_of(st.none(), st.integers(-3, 3)),
@@ -137,14 +138,22 @@ class DeviceTensor(torch.Tensor):
 
 
 def test_scalars_of_a_device_move_in_one_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
-    transfers = []
+    transfers: list[int] = []
     stack = torch.stack
-    monkeypatch.setattr(torch, "stack", lambda tensors: transfers.append(len(tensors)) or stack(tensors))
+
+    def counting(tensors: list[torch.Tensor]) -> torch.Tensor:
+        transfers.append(len(tensors))
+        return stack(tensors)
+
+    monkeypatch.setattr(torch, "stack", counting)
     values = [torch.tensor(float(i)).as_subclass(DeviceTensor) for i in range(20)]
     mixed = [*values, 5, 0.5, torch.tensor(7.0), torch.tensor([1.0, 2.0]).as_subclass(DeviceTensor)]
     fetched = fetch_device_scalars(mixed)
     assert transfers == [20]
     assert fetched[:22] == [float(i) for i in range(20)] + [5, 0.5]
+    nested = {"a": {"b": values[3], "c": [1.0, 2.0]}, "d": values[4]}
+    assert sort_values(nested).scalars == {"a/b": 3.0, "d": 4.0}
+    assert transfers == [20, 2]
     assert plain_floats([*values, torch.tensor(0.5, dtype=torch.bfloat16)]) == [*map(float, range(20)), 0.5]
 
 
