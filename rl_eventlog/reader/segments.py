@@ -82,11 +82,13 @@ def _look(layout: RunLayout, table: str, run_uid: str, digests: bool, *, list_ag
                     continue  # made a moment ago, or by a writer that was killed before its first row
                 content = read_open(path)
                 owner, of, holds = content.identity.run_uid, content.table, _holds(content)
+                columns, known = content.columns, table_schema(table).open
                 contents[path] = content
                 problems += [Problem(path, f"damaged at byte {d.offset}: {d.reason}") for d in content.damage]
             else:
                 footer = read_footer(path, name)
                 owner, of, holds = footer.run_uid, footer.table, footer.holds
+                columns, known = footer.columns, table_schema(table).sealed
                 if digests:
                     check_digest(path, name)
         except SegmentError as error:
@@ -103,6 +105,8 @@ def _look(layout: RunLayout, table: str, run_uid: str, digests: bool, *, list_ag
             problems.append(Problem(path, f"it belongs to another run ({owner}), left out"))
         else:
             candidates.append(Candidate(path, name.level, holds))
+            if unknown := unknown_columns(columns, known):
+                problems.append(Problem(path, f"columns of a newer version left out: {', '.join(unknown)}"))
     tails = {path: content.torn_tail for path, content in contents.items() if content.torn_tail}
     return TableFiles(table, cover(candidates), contents, problems, tails)
 
@@ -151,8 +155,6 @@ def _open_tables(files: TableFiles, use: Use) -> Iterator[pa.Table]:
     content = files.open_contents[use.candidate.path]
     schema = table_schema(files.table)
     for span, table in content.pieces:
-        if unknown := unknown_columns(table, schema.open):
-            files.problems.append(Problem(content.path, f"columns of a newer version left out: {', '.join(unknown)}"))
         sealed = with_identity(align(table, schema.open), span, content.identity, schema.sealed)
         for take in use.takes[content.identity.writer]:
             first, last = max(take.first, span.first), min(take.last, span.last)

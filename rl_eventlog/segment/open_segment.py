@@ -177,6 +177,8 @@ class OpenContent:
     identity: Identity
     pieces: list[tuple[Span, pa.Table]]
     """Contiguous rows with the columns of the file, by seq."""
+    columns: tuple[str, ...]
+    """Names of its columns; none where it has no valid batch."""
     damage: list[Damage]
     """Bad bytes with good batches behind them."""
     torn_tail: int
@@ -218,7 +220,8 @@ def read_open(path: Path) -> OpenContent:
         (Span(group[0].first_seq, group[-1].first_seq + group[-1].rows - 1), _decode(path, data, schema_end, group))
         for group in _contiguous(frames)
     ]
-    return OpenContent(path, table, identity, pieces, damage, torn_tail)
+    columns = tuple(pieces[0][1].column_names) if pieces else ()
+    return OpenContent(path, table, identity, pieces, columns, damage, torn_tail)
 
 
 def _check_name(path: Path, writer: str) -> None:

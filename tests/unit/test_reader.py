@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from rl_eventlog.documents import encode_document, time_text
 from rl_eventlog.errors import RunNotFoundError, SchemaVersionError
 from rl_eventlog.layout import RunLayout, open_name, sha16
 from rl_eventlog.reader import RunFiles, find_runs
+from rl_eventlog.schema import Table, table as table_schema
 from rl_eventlog.segment.open_segment import OpenSegment
 from rl_eventlog.segment.seal import seal_open
 from rl_eventlog.types import Identity, Span
@@ -269,6 +271,33 @@ class TestVersions:
         assert run.rows("metrics").collect().height == 30
         assert path in [problem.path for problem in run.problems]
 
+    @pytest.mark.parametrize("form", ["open", "sealed"])
+    def test_columns_of_a_newer_minor_are_left_out_and_named_once(
+        self, segments: EventWriter, form: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if form == "sealed":
+            segments.close()
+            newer = files(segments, "*.parquet")[0]
+            table = pq.read_table(newer)
+            pq.write_table(table.append_column("novelty", pa.array([1] * table.num_rows)), newer)
+        else:
+            newer = files(segments)[0]
+            schema = metrics_with_a_novelty()
+            monkeypatch.setattr("rl_eventlog.segment.open_segment.table_schema", lambda _: schema)
+            identity = RunFiles.open(segments.path).writers[segments.writer_id].identity
+            newer.unlink()
+            segment = OpenSegment(newer, "metrics", identity, 0)
+            batch = metrics_batch([Metric("a", float(step), None, None) for step in range(5)], Position(1, 0))
+            segment.append(pa.RecordBatch.from_arrays([*batch.columns, pa.array([1] * 5)], schema=segment.schema))
+            segment.close()
+            monkeypatch.undo()
+        run = RunFiles.open(segments.path)
+        for _ in range(2):
+            assert run.rows("metrics").sort("seq").collect()["value"].to_list() == FIVE * 6
+        assert [(problem.path, problem.reason) for problem in run.problems] == [
+            (newer, "columns of a newer version left out: novelty")
+        ]
+
     def test_a_newer_major_version_in_a_sealed_footer(self, segments: EventWriter) -> None:
         segments.close()
         victim = files(segments, "*.parquet")[0]
@@ -289,6 +318,11 @@ class TestVersions:
         monkeypatch.undo()
         with pytest.raises(SchemaVersionError, match=rf"{path.name}: written in format 2\.0"):
             RunFiles.open(segments.path).rows("metrics")
+
+
+def metrics_with_a_novelty() -> Table:
+    known = table_schema("metrics")
+    return replace(known, open=known.open.append(pa.field("novelty", pa.int64())))
 
 
 def write_document(run: Path, launch: str, **fields: Any) -> None:
