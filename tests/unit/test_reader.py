@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rl_eventlog import EventWriter
+from rl_eventlog import EventWriter, Runs
 from rl_eventlog.documents import encode_document, time_text
 from rl_eventlog.errors import RunNotFoundError, SchemaVersionError
 from rl_eventlog.layout import RunLayout, open_name, sha16
-from rl_eventlog.reader import RunFiles, find_runs
+from rl_eventlog.reader import RunFiles, files as files_module, find_runs
 from rl_eventlog.schema import Table, table as table_schema
 from rl_eventlog.segment.open_segment import OpenSegment
 from rl_eventlog.segment.seal import seal_open
@@ -464,6 +464,33 @@ class TestFinding:
         assert find_runs(tmp_path) == [tmp_path / "a", tmp_path / "old", tmp_path / "team" / "b"]
         assert find_runs(tmp_path / "a") == [tmp_path / "a"]
         assert find_runs(tmp_path / "missing") == []
+
+    def test_a_folder_that_cannot_be_looked_into_is_told_and_stops_no_other(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        enter(tmp_path).close()
+        for locked in ("locked", "team"):
+            (tmp_path / locked).mkdir()
+        looks_like_run, folders = files_module._is_run, files_module._folders
+
+        def is_run(path: Path) -> bool:
+            if path.name == "locked":
+                raise PermissionError(13, "Permission denied", str(path))
+            return looks_like_run(path)
+
+        def listed(path: Path) -> list[Path]:
+            if path.name == "team":
+                raise PermissionError(13, "Permission denied", str(path))
+            return folders(path)
+
+        monkeypatch.setattr(files_module, "_is_run", is_run)
+        monkeypatch.setattr(files_module, "_folders", listed)
+        runs = Runs(tmp_path)
+        assert runs.names == ["r"]
+        assert [(problem.path.name, "Permission denied" in problem.reason) for problem in runs.problems] == [
+            ("locked", True),
+            ("team", True),
+        ]
 
     def test_a_run_with_events_alone_is_a_run(self, segments: EventWriter) -> None:
         shutil.rmtree(segments.path / "writers")
