@@ -64,7 +64,7 @@ def test_a_dry_sync_finds_every_point_and_no_problem(tmp_path: Path, name: str, 
     assert report.samples == validation.height
     assert report.samples > 0
     assert (report.corrections, report.held, report.hidden, report.unplaced) == (0, (), 0, 0)
-    assert (report.gaps, report.warnings) == ((), ())
+    assert (report.gaps, report.damaged, report.warnings) == ((), (), ())
     assert snapshot(FOLDER / name) == before
     assert not list(tmp_path.iterdir())
 

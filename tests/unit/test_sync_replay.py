@@ -407,7 +407,7 @@ def test_a_sealed_file_whose_content_was_altered_is_named_and_the_rest_is_sent(
     sealed.write_bytes(altered)
     report = replay(run, MemorySink(target))
     assert [(gap.table, gap.writer, gap.first, gap.last) for gap in report.gaps] == [("metrics", other.writer_id, 0, 4)]
-    assert [sealed.name in warning for warning in report.warnings] == [True]
+    assert [sealed.name in reason for reason in report.damaged] == [True]
     assert losses(target) == {step: [step] for step in range(5)}
     sealed.write_bytes(whole)
     assert replay(run, MemorySink(target)).corrections == 5
