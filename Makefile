@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 SHELL  := /bin/sh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check lint types contracts tests format clean
+.PHONY: help demo test soak bench check lint types contracts tests format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,6 +19,9 @@ test: check tests  ## lint, types, contracts and all tests, quickest first
 
 soak: $(READY)  ## the tests with their longer variants
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -m "soak or not soak"
+
+bench: $(READY)  ## measure, on an idle machine, into tests/benchmarks/RESULTS.md
+	$(BIN)/python -m tests.benchmarks
 
 check: lint types contracts
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -111,6 +112,16 @@ def _isolated_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             del os.environ[name]
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
     yield
+    _close_writers()
     # Not only what was set here: a writer puts its launch id into os.environ, and the next test is another job.
     os.environ.clear()
     os.environ.update(before)
+
+
+def _close_writers() -> None:
+    """Close what a test left open, so that the next one meets no writer of another."""
+    if "rl_eventlog.writer" in sys.modules:
+        from rl_eventlog.writer import EventWriter, current
+
+        while isinstance(writer := current(), EventWriter):
+            writer.close(timeout=1)

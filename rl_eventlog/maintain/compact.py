@@ -125,14 +125,14 @@ def _sources(files: RunFiles, table: str) -> tuple[list[Candidate], list[Problem
         bad = [problem for source in sources if (problem := _unfit(source.path, table))]
         if not bad:
             return sources, problems
-        problems += bad
         unfit = {problem.path for problem in bad}
+        problems = [*(problem for problem in problems if problem.path not in unfit), *bad]
         candidates = [candidate for candidate in candidates if candidate.path not in unfit]
 
 
 def _unfit(path: Path, table: str) -> Problem | None:
     """Why the rows of this file cannot go into another."""
-    if unknown := unknown_columns(pq.read_schema(path).empty_table(), table_schema(table).sealed):
+    if unknown := unknown_columns(pq.read_schema(path).names, table_schema(table).sealed):
         return Problem(path, f"a newer version wrote {', '.join(unknown)}: compact it with that version")
     try:
         if name := SegmentName.parse(path.name):

@@ -1,7 +1,8 @@
 """Launches in the order in which they are attempts of the run, and which writers are one rank.
 
 The order comes from what each launch found on the disk when it began, which no clock can spoil. Only
-launches that did not see one another are ordered by restart counter, then by the time of the launch.
+launches that did not see one another are ordered by restart counter, then by the time of the launch. A
+launch of which no document is left stands where its time puts it.
 """
 
 from __future__ import annotations
@@ -49,13 +50,8 @@ def order_launches(writers: Mapping[str, WriterFacts]) -> list[Launch]:
     by_launch: dict[str, list[WriterFacts]] = {}
     for facts in writers.values():
         by_launch.setdefault(facts.launch, []).append(facts)
-    known = {sha16(launch.encode()) for launch in by_launch}
-    # Later writers of a launch may have seen younger launches; its first has seen only older ones.
-    seen = {
-        launch: min(len(known.intersection(facts.launches_seen)) for facts in members)
-        for launch, members in by_launch.items()
-    }
     started = {launch: min(facts.opened for facts in members) for launch, members in by_launch.items()}
+    seen = _older_launches(by_launch, started)
     restarts = {
         launch: next((facts.restart_count for facts in members if facts.restart_count is not None), None)
         for launch, members in by_launch.items()
@@ -77,6 +73,17 @@ def order_launches(writers: Mapping[str, WriterFacts]) -> list[Launch]:
         Launch(launch, attempt, started[launch], restarts[launch])
         for attempt, launch in enumerate(sorted(by_launch, key=key), start=1)
     ]
+
+
+def _older_launches(by_launch: Mapping[str, list[WriterFacts]], started: Mapping[str, datetime]) -> dict[str, int]:
+    """How many launches each found on the disk; by the clock where no document of it is left."""
+    known = {sha16(launch.encode()) for launch in by_launch}
+    older = {}
+    for launch, members in by_launch.items():
+        # Later writers of a launch may have seen younger launches; its first has seen only older ones.
+        counts = [len(known.intersection(facts.launches_seen)) for facts in members if facts.launches_seen is not None]
+        older[launch] = min(counts) if counts else sum(other < started[launch] for other in started.values())
+    return older
 
 
 def identities(writers: Mapping[str, WriterFacts], launches: list[Launch]) -> pl.DataFrame:
@@ -116,14 +123,14 @@ def identities(writers: Mapping[str, WriterFacts], launches: list[Launch]) -> pl
 
 
 def _root(writer: str, writers: Mapping[str, WriterFacts]) -> str:
-    """The writer that forked off this one's line of forks."""
-    seen = {writer}
+    """The writer at the beginning of this one's line of forks; of a circle, which only damage makes, each its own."""
+    start, seen = writer, {writer}
     while (parent := writers[writer].forked_from) and parent in writers and parent not in seen:
         if writers[parent].launch != writers[writer].launch or writers[parent].role != writers[writer].role:
             break
         writer = parent
         seen.add(writer)
-    return writer
+    return start if writers[writer].forked_from in seen else writer
 
 
 def _rank_key(facts: WriterFacts) -> str:

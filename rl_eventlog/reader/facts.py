@@ -74,7 +74,8 @@ class WriterFacts:
     pid_namespace: str | None = None
     pid: int | None = None
     process_start: int | None = None
-    launches_seen: tuple[str, ...] = ()
+    launches_seen: tuple[str, ...] | None = None
+    """Launches found on the disk at open; None where its document is gone: then nobody knows."""
     restart_count: int | None = None
     resume_step: int | None = None
     forked_from: str | None = None
@@ -123,7 +124,8 @@ class Documents:
     open: dict[str, Any] | None = None
     end: dict[str, Any] | None = None
     beat: dict[str, Any] | None = None
-    paths: list[Path] = field(default_factory=list)
+    paths: dict[str, Path] = field(default_factory=dict)
+    """Where each of them lies."""
 
 
 def read_documents(layout: RunLayout) -> tuple[dict[str, Documents], list[Problem]]:
@@ -146,26 +148,38 @@ def facts_of_documents(writer: str, documents: Documents, problems: list[Problem
     if documents.open is None:
         return None
     try:
-        check_version(_need(documents.open, "format_version", str), documents.paths[0])
-        return _facts(writer, documents.open, documents)
+        check_version(_need(documents.open, "format_version", str), documents.paths["open"])
+        facts = _facts(writer, documents.open)
     except SchemaVersionError:
         raise
     except _MALFORMED as error:
-        problems.append(Problem(documents.paths[0], f"the writer's document is not as specified: {error!r}"))
+        problems.append(_not_as_specified(documents.paths["open"], error))
         return None
+    return _with_life(facts, documents, problems)
 
 
 def facts_of_segment(identity: Identity, documents: Documents | None, problems: list[Problem]) -> WriterFacts:
     """What is known of a writer whose own document is gone or cannot be used."""
     opened = datetime.fromtimestamp(0, timezone.utc) + timedelta(milliseconds=ulid_milliseconds(identity.writer))
     facts = WriterFacts(identity=identity, name=None, opened=opened)
-    if documents is None:
-        return facts
-    try:
-        return replace(facts, beat=_beat(documents.beat), end=_end(documents.end))
-    except _MALFORMED as error:
-        problems.append(Problem(documents.paths[0], f"the writer's document is not as specified: {error!r}"))
-        return facts
+    return facts if documents is None else _with_life(facts, documents, problems)
+
+
+def _with_life(facts: WriterFacts, documents: Documents, problems: list[Problem]) -> WriterFacts:
+    """Add heartbeat and end, each where it can be used."""
+
+    def usable(kind: str, read: Callable[[Mapping[str, Any] | None], _T | None]) -> _T | None:
+        try:
+            return read(getattr(documents, kind))
+        except _MALFORMED as error:
+            problems.append(_not_as_specified(documents.paths[kind], error))
+            return None
+
+    return replace(facts, beat=usable("beat", _beat), end=usable("end", _end))
+
+
+def _not_as_specified(path: Path, error: Exception) -> Problem:
+    return Problem(path, f"not as specified, left out: {error!r}")
 
 
 def _read_single(path: Path, documents: dict[str, Documents], problems: list[Problem]) -> None:
@@ -179,12 +193,17 @@ def _read_single(path: Path, documents: dict[str, Documents], problems: list[Pro
         return
     try:
         document = readers[kind](path)
+    except FileNotFoundError:  # removed since the listing: a folded file that was listed before says the same
+        return
     except (OSError, ValueError) as error:
         problems.append(Problem(path, f"unreadable, left out: {error}"))
         return
+    if document is None:  # a torn heartbeat counts as absent
+        return
     found = documents.setdefault(writer, Documents())
-    setattr(found, {"json": "open", "end.json": "end", "beat": "beat"}[kind], document)
-    found.paths.insert(0 if kind == "json" else len(found.paths), path)
+    name = {"json": "open", "end.json": "end", "beat": "beat"}[kind]
+    setattr(found, name, document)
+    found.paths[name] = path
 
 
 def _read_beat(path: Path) -> dict[str, Any] | None:
@@ -226,6 +245,8 @@ def combine_entries(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any
 def _read_folded(path: Path, documents: dict[str, Documents], problems: list[Problem]) -> None:
     try:
         entries = read_folded(path)
+    except FileNotFoundError:  # removed since the listing: another that was listed with it says the same
+        return
     except (OSError, RecursionError, *_MALFORMED) as error:
         problems.append(Problem(path, f"unreadable, left out: {error}"))
         return
@@ -234,10 +255,10 @@ def _read_folded(path: Path, documents: dict[str, Documents], problems: list[Pro
         known = {"writer": entry["writer"], "open": found.open, "end": found.end, "beat": found.beat}
         both = combine_entries(known, entry)
         found.open, found.end, found.beat = both["open"], both["end"], both["beat"]
-        found.paths.append(path)
+        found.paths |= dict.fromkeys(("open", "end", "beat"), path)
 
 
-def _facts(writer: str, document: Mapping[str, Any], documents: Documents) -> WriterFacts:
+def _facts(writer: str, document: Mapping[str, Any]) -> WriterFacts:
     identity = Identity(
         run_uid=_need(document, "run_uid", str),
         writer=_need(document, "writer", str),
@@ -272,8 +293,6 @@ def _facts(writer: str, document: Mapping[str, Any], documents: Documents) -> Wr
         actor=_text(document, "actor"),
         beat_seconds=float(document.get("beat_seconds") or 30.0),
         provenance=provenance if isinstance(provenance, Mapping) else None,
-        beat=_beat(documents.beat),
-        end=_end(documents.end),
     )
 
 

@@ -60,9 +60,11 @@ class RunFiles:
         Raises:
             RunNotFoundError: the path holds no run.
             SchemaVersionError: a newer major version wrote it.
+            OSError: the folder cannot be looked into.
         """
         layout = RunLayout(path)
         if not _is_run(path):
+            _folders(path)  # raises where the folder cannot be looked into
             there = "is not there" if not path.exists() else "has neither run.json, writers/ nor events/"
             raise RunNotFoundError(f"{path}: no run of rl-eventlog: it {there}; give the folder <root>/<run>")
         documents, problems = read_documents(layout)
@@ -165,16 +167,29 @@ class RunFiles:
 
 
 def find_runs(root: Path) -> list[Path]:
-    """Folders of runs at or below `root`, at most two levels down, sorted."""
-    if _is_run(root):
+    """Folders of runs at or below `root`, at most two levels down, sorted.
+
+    A folder that cannot be looked into is among them: opening it tells what is wrong.
+
+    Raises:
+        OSError: the root cannot be listed.
+    """
+    if _may_be_run(root):
         return [root]
     found: list[Path] = []
-    for child in sorted(_folders(root)):
-        if _is_run(child):
+    for child in _folders(root):
+        try:
+            found += [child] if _may_be_run(child) else filter(_may_be_run, _folders(child))
+        except OSError:
             found.append(child)
-        else:
-            found += [grandchild for grandchild in sorted(_folders(child)) if _is_run(grandchild)]
     return found
+
+
+def _may_be_run(path: Path) -> bool:
+    try:
+        return _is_run(path)
+    except OSError:
+        return True
 
 
 def _is_run(path: Path) -> bool:
@@ -183,8 +198,8 @@ def _is_run(path: Path) -> bool:
 
 def _folders(path: Path) -> list[Path]:
     try:
-        return [child for child in path.iterdir() if child.is_dir() and not child.name.startswith(".")]
-    except OSError:
+        return sorted(child for child in path.iterdir() if child.is_dir() and not child.name.startswith("."))
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 

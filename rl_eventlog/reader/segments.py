@@ -45,7 +45,7 @@ class TableFiles:
     """Every usable file, also those of which nothing is taken."""
 
 
-def event_files(layout: RunLayout, table: str) -> Iterator[tuple[Path, SegmentName]]:
+def event_files(layout: RunLayout, table: str, *, with_open: bool = True) -> Iterator[tuple[Path, SegmentName]]:
     """Event files of a table: two folder levels, whatever the folders are called."""
     try:
         shards = [entry.path for entry in os.scandir(layout.events / table) if entry.is_dir()]
@@ -53,7 +53,8 @@ def event_files(layout: RunLayout, table: str) -> Iterator[tuple[Path, SegmentNa
         return
     for shard in sorted(shards):
         for entry in sorted(os.scandir(shard), key=lambda entry: entry.name):
-            if name := SegmentName.parse(entry.name):
+            name = SegmentName.parse(entry.name)
+            if name and (with_open or name.level != "open"):
                 yield Path(entry.path), name
 
 
@@ -86,20 +87,20 @@ def _look(
     candidates: list[Candidate] = []
     contents: dict[Path, OpenContent] = {}
     problems: list[Problem] = []
-    for path, name in event_files(layout, table):
-        if name.level == "open" and not with_open:
-            continue
+    for path, name in event_files(layout, table, with_open=with_open):
         try:
             if name.level == "open":
                 if path.stat().st_size == 0:
                     continue  # made a moment ago, or by a writer that was killed before its first row
                 content = read_open(path)
                 owner, of, holds = content.identity.run_uid, content.table, _holds(content)
+                columns, known = content.columns, table_schema(table).open
                 contents[path] = content
                 problems += [Problem(path, f"damaged at byte {d.offset}: {d.reason}") for d in content.damage]
             else:
                 footer = read_footer(path, name)
                 owner, of, holds = footer.run_uid, footer.table, footer.holds
+                columns, known = footer.columns, table_schema(table).sealed
                 if digests:
                     check_digest(path, name)
         except SegmentError as error:
@@ -116,6 +117,8 @@ def _look(
             problems.append(Problem(path, f"it belongs to another run ({owner}), left out"))
         else:
             candidates.append(Candidate(path, name.level, holds))
+            if unknown := unknown_columns(columns, known):
+                problems.append(Problem(path, f"columns of a newer version left out: {', '.join(unknown)}"))
     tails = {path: content.torn_tail for path, content in contents.items() if content.torn_tail}
     return TableFiles(table, cover(candidates), contents, problems, tails, tuple(candidates))
 
@@ -164,8 +167,6 @@ def _open_tables(files: TableFiles, use: Use) -> Iterator[pa.Table]:
     content = files.open_contents[use.candidate.path]
     schema = table_schema(files.table)
     for span, table in content.pieces:
-        if unknown := unknown_columns(table, schema.open):
-            files.problems.append(Problem(content.path, f"columns of a newer version left out: {', '.join(unknown)}"))
         sealed = with_identity(align(table, schema.open), span, content.identity, schema.sealed)
         for take in use.takes[content.identity.writer]:
             first, last = max(take.first, span.first), min(take.last, span.last)

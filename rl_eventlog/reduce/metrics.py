@@ -7,6 +7,7 @@
 - `mean`, `sum` and `std` count one row a data-parallel replica: where `data_rank` is set, that of its
   lowest rank with a value. `min`, `max`, `last` and the quantiles use every rank.
 - Nothing to count gives null, never 0.
+- Values are added up by rank, so that the same rows give the same digits in whatever files they lie.
 - One reduction holds for a series: of the declared ones that of the newest attempt, there of its lowest
   rank, there of its last row. Undeclared is `mean`; `none` and unknown ones are not merged.
 """
@@ -24,11 +25,24 @@ RANK_COLUMNS = ("rank", "data_rank", "node", "writer", "seq", "weight", "reducti
 #: Quantiles over all ranks: numpy's linear interpolation, unweighted.
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
+
+def sum_in_order(values: pl.Expr, order: pl.Expr) -> pl.Expr:
+    """The sum of a group's values, added up in one order; null of none.
+
+    Not `sum`, before which Polars drops a sort: floats added in another order end in other digits.
+    """
+    return values.sort_by(order).cum_sum().last()
+
+
 _VALUE = pl.col("value")
 _COUNTED = pl.col("value").filter("_counted")
+_COUNTED_ORDER = pl.col("_rank_order").filter("_counted")
 _WEIGHTED = pl.col("value").filter("_weighted")
+_WEIGHTED_ORDER = pl.col("_rank_order").filter("_weighted")
 _WEIGHT = pl.col("weight").fill_null(1.0).filter("_weighted")
-_MEAN = (_WEIGHTED * _WEIGHT).sum() / _WEIGHT.sum()
+_TOTAL_WEIGHT = sum_in_order(_WEIGHT, _WEIGHTED_ORDER)
+_MEAN = sum_in_order(_WEIGHTED * _WEIGHT, _WEIGHTED_ORDER) / _TOTAL_WEIGHT
+_VARIANCE = sum_in_order((_WEIGHTED - _MEAN).pow(2) * _WEIGHT, _WEIGHTED_ORDER) / _TOTAL_WEIGHT
 _USABLE_WEIGHT = pl.col("weight").is_null() | ((pl.col("weight") >= 0) & pl.col("weight").is_finite())
 
 
@@ -43,12 +57,12 @@ def linear_quantile(values: pl.Expr, q: float) -> pl.Expr:
 
 #: reduction -> the merged value of the rows of one point
 _MERGES: dict[str, pl.Expr] = {
-    "mean": pl.when(_WEIGHTED.len() > 0).then(_MEAN),
-    "sum": pl.when(_COUNTED.len() > 0).then(_COUNTED.sum()),
+    "mean": _MEAN,
+    "sum": sum_in_order(_COUNTED, _COUNTED_ORDER),
     "min": _VALUE.nan_min(),
     "max": _VALUE.nan_max(),
     "last": _VALUE.get(pl.col("_value_order").arg_min()),
-    "std": pl.when(_WEIGHTED.len() > 0).then(((_WEIGHTED - _MEAN).pow(2) * _WEIGHT).sum() / _WEIGHT.sum()).sqrt(),
+    "std": _VARIANCE.sqrt(),
     **{name: linear_quantile(_VALUE, q) for name, q in QUANTILES.items()},
 }
 

@@ -4,13 +4,14 @@
   or attempt replace the earlier ones (`select_view(..., repeats="all")`).
 - Every rank counts, whatever its `data_rank`. A NaN duration makes the results NaN.
 - Timings without a step are one group whose step is null.
+- Seconds are added up by rank, within it by age, so that the same rows give the same digits.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from .metrics import QUANTILES, linear_quantile
+from .metrics import QUANTILES, linear_quantile, sum_in_order
 
 _SECONDS = pl.col("duration_seconds")
 _RANK_COLUMNS = ("rank", "data_rank", "node")
@@ -28,16 +29,16 @@ def sum_spans(rows: pl.LazyFrame) -> pl.LazyFrame:
         `attempt, rank, data_rank, node`.
     """
     columns = ("role", "name", "step", "time", "start", "duration_seconds", "count", "attempt", *_RANK_COLUMNS)
-    return (
-        rows.group_by("role", "name", "step", "attempt", "rank_key")
-        .agg(
-            pl.col("time").max(),
-            pl.col("start").min(),
-            _SECONDS.sum(),
-            pl.col("count").sum(),
-            pl.col(_RANK_COLUMNS).first(),
-        )
-        .select(columns)
+    return _spans_of_ranks(rows).select(columns)
+
+
+def _spans_of_ranks(rows: pl.LazyFrame) -> pl.LazyFrame:
+    return rows.group_by("role", "name", "step", "attempt", "rank_key", "_rank_order").agg(
+        pl.col("time").max(),
+        pl.col("start").min(),
+        sum_in_order(_SECONDS, pl.col("_age")),
+        pl.col("count").sum(),
+        pl.col(_RANK_COLUMNS).first(),
     )
 
 
@@ -58,13 +59,13 @@ def merge_timings(rows: pl.LazyFrame) -> pl.LazyFrame:
         - `attempt` (int32).
     """
     return (
-        sum_spans(rows)
+        _spans_of_ranks(rows)
         .group_by("role", "name", "step", "attempt")
         .agg(
             pl.col("time").max(),
             _SECONDS.nan_max(),
             pl.col("count").sum(),
-            mean_seconds=_SECONDS.mean(),
+            mean_seconds=sum_in_order(_SECONDS, pl.col("_rank_order")) / pl.len(),
             p95_seconds=linear_quantile(_SECONDS, QUANTILES["p95"]),
             slowest_rank=pl.col("rank").filter(_SECONDS.nan_max() == _SECONDS).min(),
             ranks=pl.len().cast(pl.Int32),

@@ -22,7 +22,9 @@ class Run(Tables):
     """One run.
 
     A Run is a look at the files at one time: `refresh()` looks again. Of each table the files are
-    listed at its first use.
+    listed at its first use. The arguments `names` (a name, a glob such as ``train/*``, or several),
+    `role`, `attempts` (``latest`` or ``all``) and `frontier` mean the same in every method; see
+    `rl_eventlog.run.tables.Tables`.
 
     Args:
         path: folder of the run.

@@ -2,7 +2,8 @@
 
 - Nothing is read before a frame is collected, except which files there are.
 - Where attempts or incarnations overlap, the view `latest` shows what holds; `all` shows each attempt.
-- Row order means nothing: sort what you show.
+- Reduced metrics, timings and hyperparameters come sorted, ready to be plotted; rows as logged come in
+  no order.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ class Tables(ABC):
         Returns:
             `role, name, axis` (null: the training step), `step` (int64), `position` (float64, on the
             axis; the step where axis is null), `time` (the latest of the merged rows), `value`,
-            `ranks`, `ranks_nan` (int32: ranks with a row, with a NaN), `attempt`.
+            `ranks`, `ranks_nan` (int32: ranks with a row, with a NaN), `attempt`; sorted by series and
+            position.
             With ``ranks="each"`` also `rank, data_rank, node, writer, seq, weight, reduction`.
         """
         _check("ranks", ranks, Ranks)
@@ -82,7 +84,9 @@ class Tables(ABC):
             chosen = reduce.with_position(_chosen(rows, names, role))
             identified = reduce.identify(chosen, identities)
             view = reduce.select_view(identified, identities, by=("name", "axis", "position"), attempts=attempts)
-            return reduce.merge_metrics(view) if ranks == "reduced" else reduce.each_rank(view)
+            if ranks == "each":
+                return reduce.each_rank(view)
+            return reduce.merge_metrics(view).sort("role", "name", "axis", "position", "attempt")
 
         return self.frame("metrics", build, frontier)
 
@@ -107,7 +111,7 @@ class Tables(ABC):
         Returns:
             `role, name, step` (null where none), `time` (the latest), `duration_seconds` (of the
             slowest rank), `mean_seconds`, `p95_seconds` (over the ranks), `slowest_rank` (null where
-            it has no number), `count` (spans), `ranks` (with a span), `attempt`.
+            it has no number), `count` (spans), `ranks` (with a span), `attempt`; sorted by name and step.
             With ``ranks="each"``: `role, name, step, time, start` (of the first span, null where
             unknown), `duration_seconds, count, attempt, rank, data_rank, node`.
         """
@@ -117,7 +121,9 @@ class Tables(ABC):
         def build(rows: pl.LazyFrame, identities: pl.DataFrame) -> pl.LazyFrame:
             identified = reduce.identify(_chosen(rows, names, role), identities)
             view = reduce.select_view(identified, identities, by=("name", "step"), attempts=attempts, repeats="all")
-            return reduce.merge_timings(view) if ranks == "reduced" else reduce.sum_spans(view)
+            if ranks == "each":
+                return reduce.sum_spans(view)
+            return reduce.merge_timings(view).sort("role", "name", "step", "attempt")
 
         return self.frame("timings", build, frontier)
 
@@ -132,14 +138,16 @@ class Tables(ABC):
             frontier: see the class.
 
         Returns:
-            `role, key, value, time, attempt`: one row a (role, key), the latest by (attempt, time).
+            `role, key, value, time, attempt`: one row a (role, key), the latest by (attempt, time), sorted.
             With ``history=True`` one row a logged value, and also `step, rank, data_rank, node, writer,
             seq`.
         """
 
         def build(rows: pl.LazyFrame, identities: pl.DataFrame) -> pl.LazyFrame:
             identified = reduce.identify(_chosen(rows, None, role), identities)
-            return reduce.hparam_history(identified) if history else reduce.latest_hparams(identified)
+            if history:
+                return reduce.hparam_history(identified)
+            return reduce.latest_hparams(identified).sort("role", "key")
 
         return self.frame("hparams", build, frontier)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pyarrow as pa
 
 
@@ -18,6 +20,6 @@ def align(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def unknown_columns(rows: pa.Table, schema: pa.Schema) -> list[str]:
-    """Columns that a newer minor version has and ours has not."""
-    return [name for name in rows.column_names if name not in schema.names]
+def unknown_columns(names: Iterable[str], schema: pa.Schema) -> list[str]:
+    """Those of the columns that a newer minor version has and ours has not."""
+    return [name for name in names if name not in schema.names]

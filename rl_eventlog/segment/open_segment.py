@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
@@ -30,6 +30,9 @@ from rl_eventlog.schema import TABLES, check_version, table as table_schema
 from rl_eventlog.types import Identity, Span
 
 from .frames import CONTINUATION, END_OF_STREAM, Frame, encode_frame, frame_end, parse_frame
+
+if TYPE_CHECKING:
+    from .template import TemplateRows
 
 # A continuation marker and the low and high byte of a small metadata size: the start of any batch message.
 _MESSAGE_START = re.compile(re.escape(CONTINUATION) + rb"(?=[\x00-\xf8]..\x00)", re.DOTALL)
@@ -42,6 +45,8 @@ class OpenSegment:
     Attributes:
         path: the file.
         first_seq: seq of its first row.
+        schema: of its batches, with the identity in its metadata.
+        schema_message: `schema` as it stands at the start of the file.
     """
 
     def __init__(self, path: Path, table: str, identity: Identity, first_seq: int) -> None:
@@ -53,13 +58,13 @@ class OpenSegment:
         self.path = path
         self.first_seq = first_seq
         self.schema = table_schema(table).open.with_metadata(identity.to_metadata(table))
-        self._schema_message = self.schema.serialize().to_pybytes()
+        self.schema_message = self.schema.serialize().to_pybytes()
         # one attribute: a KeyboardInterrupt between two would leave an offset and a seq that do not belong together
         self._position = (0, first_seq)
         self._entry_on_disk = False
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
-            self._write(self._schema_message, rows=0)
+            self._write(self.schema_message, rows=0)
         except OSError:
             self.close()
             with suppress(OSError):
@@ -81,16 +86,24 @@ class OpenSegment:
         """Rows in the file."""
         return self.next_seq - self.first_seq
 
-    def append(self, batch: pa.RecordBatch) -> None:
-        """Write one batch.
+    def append(self, rows: pa.RecordBatch | TemplateRows) -> int:
+        """Write the rows of one call as one batch.
 
         Args:
-            batch: rows with the columns of the table's open form.
+            rows: a batch with the columns of the table's open form, or rows of a template made for
+                `schema` and `schema_message`.
+
+        Returns:
+            The size of the file, bytes.
 
         Raises:
-            OSError: it could not be written whole; nothing of it stays.
+            OSError: they could not be written whole; nothing of them stays.
         """
-        self._write(encode_frame(batch, self.next_seq, self.schema, self._schema_message), batch.num_rows)
+        next_seq = self._position[1]
+        if isinstance(rows, tuple):
+            template, step, time_us, axis_value, values, weights = rows
+            return self._write(template.fill(next_seq, step, time_us, axis_value, values, weights), template.rows)
+        return self._write(encode_frame(rows, next_seq, self.schema, self.schema_message), rows.num_rows)
 
     def fsync(self, fd: int | None = None) -> None:
         """Put what was written so far on the disk, and the file's entry in its folder.
@@ -120,7 +133,7 @@ class OpenSegment:
         Raises:
             OSError: they could not be read or written; nothing of them stays.
         """
-        start = len(other._schema_message)
+        start = len(other.schema_message)
         data = os.pread(other.fd, other.size - start, start)
         if len(data) != other.size - start:
             raise OSError(errno.EIO, "could not be read whole", str(other.path))
@@ -132,17 +145,19 @@ class OpenSegment:
             os.close(self.fd)
             self.fd = -1
 
-    def _write(self, data: bytes, rows: int) -> None:
+    def _write(self, data: bytes | bytearray, rows: int) -> int:
         size, next_seq = self._position
-        written = 0
         try:
+            written = os.pwrite(self.fd, data, size)
             while written < len(data):
                 written += os.pwrite(self.fd, memoryview(data)[written:], size + written)
-            self._position = (size + written, next_seq + rows)
+            size += written
+            self._position = (size, next_seq + rows)
         except BaseException:  # KeyboardInterrupt too: its batch must not stay with seqs that others will get
             with suppress(OSError):
                 os.ftruncate(self.fd, self._position[0])
             raise
+        return size
 
 
 class Damage(NamedTuple):
@@ -162,6 +177,8 @@ class OpenContent:
     identity: Identity
     pieces: list[tuple[Span, pa.Table]]
     """Contiguous rows with the columns of the file, by seq."""
+    columns: tuple[str, ...]
+    """Names of its columns; none where it has no valid batch."""
     damage: list[Damage]
     """Bad bytes with good batches behind them."""
     torn_tail: int
@@ -203,7 +220,8 @@ def read_open(path: Path) -> OpenContent:
         (Span(group[0].first_seq, group[-1].first_seq + group[-1].rows - 1), _decode(path, data, schema_end, group))
         for group in _contiguous(frames)
     ]
-    return OpenContent(path, table, identity, pieces, damage, torn_tail)
+    columns = tuple(pieces[0][1].column_names) if pieces else ()
+    return OpenContent(path, table, identity, pieces, columns, damage, torn_tail)
 
 
 def _check_name(path: Path, writer: str) -> None:

@@ -39,6 +39,6 @@ def seal_open(path: Path, number: int, table: str) -> list[Path]:
     if content.table != table:
         raise SegmentError(path, f"it holds rows of {content.table!r}, not of {table!r}")
     for _, rows in content.pieces:
-        if unknown := unknown_columns(rows, table_schema(table).open):
+        if unknown := unknown_columns(rows.column_names, table_schema(table).open):
             raise SegmentError(path, f"a newer version wrote {', '.join(unknown)}: seal it with that version")
     return [write_sealed(path.parent, rows, span, number, table, content.identity) for span, rows in content.pieces]

@@ -47,6 +47,8 @@ class Footer:
     min_step: int | None
     max_step: int | None
     unique_steps: bool
+    columns: tuple[str, ...]
+    """Names of its columns."""
 
 
 def write_sealed(folder: Path, rows: pa.Table, span: Span, number: int, table: str, identity: Identity) -> Path:
@@ -133,6 +135,7 @@ def read_footer(path: Path, name: SegmentName) -> Footer:
             min_step=int(text["rle.min_step"]) if "rle.min_step" in text else None,
             max_step=int(text["rle.max_step"]) if "rle.max_step" in text else None,
             unique_steps=text["rle.unique_steps"] == "true",
+            columns=tuple(parsed.schema.to_arrow_schema().names),
         )
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         if isinstance(error, OSError) and error.errno in {errno.ENOENT, errno.ESTALE}:

@@ -13,10 +13,11 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from .arrays import build_array
 from .frames import encode_frame, places
 
 _pack_integer = struct.Struct("<q").pack
@@ -147,6 +148,11 @@ class Template:
             raise ValueError("pyarrow lays this batch out in another way")
 
 
+#: The rows of one call that are written through a template: the template, and the arguments of its `fill`
+#: but the seq. A plain tuple, since a class of its own would cost a tenth of the whole call.
+TemplateRows: TypeAlias = "tuple[Template, int | None, int, float | None, Collection[float], Collection[float] | None]"
+
+
 def _data_places(schema: pa.Schema, buffers: list[int]) -> list[int]:
     """Place of the data buffer of each column: strings have offsets before it, all a validity bitmap."""
     result, index = [], 0
@@ -162,7 +168,7 @@ def _batch(
     shape: Shape, schema: pa.Schema, step: float, time_us: float, axis_value: float, value: float, weight: float
 ) -> pa.RecordBatch:
     count = len(shape.names)
-    columns = {
+    columns: dict[str, list[Any]] = {
         "step": [int(step) if shape.has_step else None] * count,
         "time": [int(time_us)] * count,
         "name": list(shape.names),
@@ -173,4 +179,4 @@ def _batch(
         "reduction": list(shape.reductions),
         "closes_step": [True if shape.closes_step else None] * count,
     }
-    return pa.RecordBatch.from_arrays([pa.array(columns[f.name], f.type) for f in schema], schema=schema)
+    return pa.RecordBatch.from_arrays([build_array(columns[f.name], f.type) for f in schema], schema=schema)

@@ -16,7 +16,7 @@ from rl_eventlog.errors import EventLogError
 from rl_eventlog.reader import find_runs
 from rl_eventlog.sinks.base import RunDescription, Sink
 
-from .engine import Progress, replay
+from .engine import Progress, replay_source
 from .ledger import Ledger
 from .plan import Hold, nothing_new
 from .report import SyncReport
@@ -47,7 +47,7 @@ def unsent_runs(root: Path, make_sink: MakeSink) -> list[Path]:
 
 def _is_unsent(path: Path, make_sink: MakeSink) -> bool:
     try:
-        source = Source(path)
+        source = Source(path, digests=False)
         sink = make_sink(source.description)
         try:
             ledger = Ledger(path, source.run_uid, sink.kind, sink.address)
@@ -80,9 +80,10 @@ def sync_many(
     """
     for path in paths:
         try:
-            sink = make_sink(Source(path).description)
+            source = Source(path)
+            sink = make_sink(source.description)
             told = progress(path) if progress else None
-            report = replay(path, sink, dry_run=dry_run, final=final, hold=hold, progress=told)
+            report = replay_source(source, sink, dry_run=dry_run, final=final, hold=hold, progress=told)
             yield SyncResult(path, report=report)
         except _RUN_ERRORS as error:
             yield SyncResult(path, error=error)

@@ -58,6 +58,17 @@ def replay(
     """
     try:
         source = Source(run.path if isinstance(run, Run) else Path(run))
+    except BaseException:
+        sink.close()
+        raise
+    return replay_source(source, sink, dry_run=dry_run, final=final, hold=hold, progress=progress)
+
+
+def replay_source(
+    source: Source, sink: Sink, *, dry_run: bool, final: bool, hold: Hold, progress: Progress | None
+) -> SyncReport:
+    """As `replay`, of a run that was looked at just now."""
+    try:
         ledger = Ledger(source.path, source.run_uid, sink.kind, sink.address)
         work = _Replay(source, sink, ledger, final=final, hold=hold)
         if dry_run:

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from rl_eventlog.documents import now_utc, time_text
 from rl_eventlog.durable import make_folder
-from rl_eventlog.errors import LedgerError
+from rl_eventlog.errors import LedgerError, SyncError
 from rl_eventlog.layout import RunLayout
 from rl_eventlog.sinks.base import Payload
 
@@ -37,9 +37,18 @@ def target_name(kind: str, address: str) -> str:
 
 
 def state_folder(run_uid: str, target: str) -> Path:
-    """Where the user's copy lies."""
+    """Where the user's copy lies.
+
+    Raises:
+        SyncError: this user has no home folder, as in many containers.
+    """
     home = Path(os.environ.get("XDG_STATE_HOME", ""))
-    base = home if home.is_absolute() else Path.home() / ".local" / "state"
+    try:
+        base = home if home.is_absolute() else Path.home() / ".local" / "state"
+    except RuntimeError as error:
+        raise SyncError(
+            f"no place for the copy of the record of what is sent: {error}: set XDG_STATE_HOME to a folder that stays"
+        ) from error
     return base / "rl-eventlog" / "sync" / run_uid / target
 
 
@@ -56,6 +65,7 @@ class Ledger:
 
     Raises:
         LedgerError: a record is damaged, or the copy tells another history.
+        SyncError: there is no place for the copy.
     """
 
     def __init__(self, run_path: Path, run_uid: str, kind: str, address: str) -> None:

@@ -1,8 +1,8 @@
 """Names of series at targets.
 
 - Roles main, trainer and controller have no prefix, others ``<role>/``; timings are ``timing/<name>``.
-- No two series with one axis ever share a name at a target: who comes later takes its role as
-  prefix.
+- No two series ever share a name at a target, which would mix their points: who comes later takes its
+  role as prefix, or says its axis behind the name.
 - A name once given stays: what differs from `default_name` is recorded with the commits.
 """
 
@@ -41,6 +41,8 @@ def default_name(key: SeriesKey) -> str:
 
 def _candidates(key: SeriesKey) -> Iterable[str]:
     yield default_name(key)
+    if key.axis is not None:
+        yield f"{default_name(key)}/by_{key.axis}"
     yield f"{key.role}/{_base(key)}"
     yield from (f"{key.role}/{_base(key)}~{n}" for n in count(2))
 
@@ -59,11 +61,11 @@ def assign(
         The name of every series in `new`.
     """
     names = {key: renamed.get(key) or default_name(key) for key in committed} | dict(renamed)
-    taken = {(name, key.axis) for key, name in names.items()}
+    taken = set(names.values())
     wanted = list(new)
     for key in sorted(set(wanted) - names.keys(), key=_precedence):
-        names[key] = next(name for name in _candidates(key) if (name, key.axis) not in taken)
-        taken.add((names[key], key.axis))
+        names[key] = next(name for name in _candidates(key) if name not in taken)
+        taken.add(names[key])
     return {key: names[key] for key in wanted}
 
 

@@ -76,7 +76,10 @@ class SyncReport:
     unplaced: int
     """Points without a step, in series that have steps: not sent."""
     gaps: tuple[Gap, ...]
+    damaged: tuple[str, ...]
+    """Files of the run that could not be used, or not wholly, each with the reason."""
     warnings: tuple[str, ...]
+    """What went wrong with the copy of our record."""
 
     @property
     def up_to_date(self) -> bool:
@@ -131,7 +134,8 @@ def make_report(
         hidden=plan.hidden if plan else len(state.carried) if state else 0,
         unplaced=state.unplaced if state else 0,
         gaps=source.gaps(),
-        warnings=(*source.problems, *ledger.warnings),
+        damaged=tuple(source.problems),
+        warnings=tuple(ledger.warnings),
     )
 
 

@@ -33,6 +33,10 @@ TABLES = ("metrics", "timings", "hparams", "samples")
 class Source:
     """A run as it is now.
 
+    Args:
+        path: folder of the run.
+        digests: compare sealed files with the digests in their names, so that nothing damaged is sent.
+
     Attributes:
         path: folder of the run.
         run_uid: its id.
@@ -44,8 +48,8 @@ class Source:
         SchemaVersionError: a newer major version wrote it.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._run = Run(path)
+    def __init__(self, path: Path, *, digests: bool = True) -> None:
+        self._run = Run(path, check="digest" if digests else "footer")
         self._files = self._run.files
         self.path = path
         self.run_uid = self._files.run_uid
@@ -107,8 +111,7 @@ class Source:
             position=pl.col("step").cast(pl.Float64),
             value=pl.col("duration_seconds"),
         )
-        # the streaming engine adds up in another order each time: the last digits would pass for corrections
-        return pl.concat([metrics.select(SCHEMA.names()), timings.select(SCHEMA.names())]).collect(engine="in-memory")
+        return pl.concat([metrics.select(SCHEMA.names()), timings.select(SCHEMA.names())]).collect()
 
     def params(self, frontier: Frontier) -> pl.DataFrame:
         """The latest value of each hyperparameter over all roles: `key, value, time, attempt`."""
@@ -170,18 +173,23 @@ def _is_gone(facts: WriterFacts) -> bool:
 def _find_progress(run: Run) -> list[Progress]:
     """The highest position of every writer and axis; the training step counts from every table with steps."""
     metrics = with_position(run.files.rows("metrics")).filter(pl.col("position").is_finite())
-    frames = [metrics.select("writer", "axis", "position", "closes_step")]
-    frames += [
-        run.files.rows(table)
-        .filter(pl.col("step").is_not_null())
-        .select(
-            "writer",
-            axis=pl.lit(None, pl.String),
-            position=pl.col("step").cast(pl.Float64),
-            closes_step=pl.lit(None, pl.Boolean),
-        )
-        for table in ("timings", "samples")
+    # a call that closes a step and has no metrics leaves a marker
+    closing = run.files.rows("markers").filter(pl.col("name") == "step_closed")
+    frames = [
+        metrics.select("writer", "axis", "position", "closes_step"),
+        _steps_of(run.files.rows("timings"), closes=False),
+        _steps_of(run.files.rows("samples"), closes=False),
+        _steps_of(closing, closes=True),
     ]
     closed = pl.col("position").filter(pl.col("closes_step")).max()
     found = pl.concat(frames).group_by("writer", "axis").agg(last=pl.col("position").max(), closed=closed)
     return [Progress(**row) for row in found.collect().to_dicts()]
+
+
+def _steps_of(rows: pl.LazyFrame, *, closes: bool) -> pl.LazyFrame:
+    return rows.filter(pl.col("step").is_not_null()).select(
+        "writer",
+        axis=pl.lit(None, pl.String),
+        position=pl.col("step").cast(pl.Float64),
+        closes_step=pl.lit(closes, pl.Boolean),
+    )

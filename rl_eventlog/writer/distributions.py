@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 
 from rl_eventlog.segment.arrays import build_array, build_scalar
 
-from .values import EXACT_INTEGERS, numbers
+from .scalars import EXACT_INTEGERS
+from .values import numbers
 
 RELATIVE_ERROR = 0.01
 GAMMA = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)

@@ -9,44 +9,29 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import logging
-import math
 import os
 import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Literal
 
 from rl_eventlog.errors import OpenError, WriteError, WriterClosedError
-from rl_eventlog.host import host_name
 from rl_eventlog.ids import new_ulid
-from rl_eventlog.layout import RunLayout
-from rl_eventlog.schema import table
 
-from . import distributions
-from .accumulate import Accumulator
 from .artifacts import store_artifact
-from .batches import Metric, Position, fit, metrics_batch, row_batch, rows_batch
-from .hparams import flatten_hparams
+from .calls import LogCalls
 from .preload import load_all
 from .provenance import git_diff, provenance
 from .registration import Labels, Resume, inherit_launch, run_folder
 from .rows import Limits
-from .samples import sample_rows
 from .session import CloseReport, Options, Session
-from .skips import Skips
-from .text import text_of, to_json
-from .timers import Timer
-from .values import Sorted, lookup, number_of, numbers, sort_values, step_of
 from .whoami import who_am_i
 
 if TYPE_CHECKING:
@@ -54,52 +39,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("rl_eventlog")
 
-MAX_TEXT_BYTES = 64 << 10
-_FAR_SECONDS = 1e12  # what a time in microseconds holds in 64 bits, and NaN is not below it
 OnError = Literal["warn", "raise"]
-P = ParamSpec("P")
-_GPU_COLUMNS = {field.name: field.type for field in table("gpu_samples").open if field.name != "time"}
 
 
-def _harmless(method: Callable[Concatenate[EventWriter, P], None]) -> Callable[Concatenate[EventWriter, P], None]:
-    """Count and name what goes wrong inside a log call, and let the training go on.
-
-    Through come what the user asked for (`WriteError`), calls of a closed writer, and calls that do
-    not fit the signature.
-    """
-
-    @functools.wraps(method)
-    def call(self: EventWriter, /, *args: P.args, **kwargs: P.kwargs) -> None:
-        try:
-            method(self, *args, **kwargs)
-        except (WriteError, WriterClosedError):
-            raise
-        except Exception as error:
-            if error.__traceback__ is None or error.__traceback__.tb_next is None:  # not from inside the call
-                raise
-            self._failed(method.__name__, error)
-
-    return call
-
-
-class EventWriter:
+class EventWriter(LogCalls):
     """Writes the events of one process. Make it with `EventWriter.open`."""
-
-    timer: Timer
-    """Times labelled spans: ``with log.timer.time("generation"): ...``."""
 
     def __init__(self, options: Options, facts: Mapping[str, Any] | None, diff: bytes | None) -> None:
         """Use `open`."""
+        super().__init__()
         self._options = options
         self._closed: CloseReport | None = None
-        self._step: int | None = None
-        self._last_step: int | None = None
         self._last_call = time.monotonic()
-        self._accumulator = Accumulator()
-        self._skips = Skips()
         self._forked_from: str | None = None
         self._locked = threading.RLock()  # starting and closing; a signal handler may come in
-        self.timer = Timer(self._log_span)
         self._session: Session | None = Session(options, self._activity, provenance=facts)
         for warning in self._session.warnings:
             logger.warning("rl-eventlog: %s", warning)
@@ -131,7 +84,7 @@ class EventWriter:
         segment_seconds: float = 6 * 3600.0,
         fsync_interval_seconds: float = 5.0,
         beat_interval_seconds: float = 30.0,
-    ) -> EventWriter:
+    ) -> Self:
         """Enter a run, or make it, and return a writer for this process.
 
         Args:
@@ -187,8 +140,6 @@ class EventWriter:
         _opened.append(writer)
         return writer
 
-    # -- where and who ---------------------------------------------------------------------------
-
     @property
     def path(self) -> Path:
         """Folder of the run."""
@@ -204,222 +155,6 @@ class EventWriter:
         """Id of this writer."""
         return (self._session or self._ready()).writer
 
-    # -- logging ---------------------------------------------------------------------------------
-
-    @_harmless
-    def set_step(self, step: int | None) -> None:
-        """The step of every later call that names none, timers included."""
-        self._step = None if step is None else self._whole(step)
-
-    @_harmless
-    def log_metrics(
-        self,
-        metrics: Mapping[str, Any],
-        step: int | None = None,
-        prefix: str = "",
-        step_metric: str | None = None,
-        step_finished: bool = False,
-        *,
-        weight: float | Mapping[str, float] | None = None,
-        reduce: str | Mapping[str, str] | None = None,
-    ) -> None:
-        """Log the values of one moment.
-
-        Args:
-            metrics: values by key. Scalars become metrics, lists and arrays distributions, texts
-                markers; nested mappings are flattened with ``/``.
-            step: training step; `set_step`'s where not given.
-            prefix: put before each key, with a ``/``.
-            step_metric: key of the value that is the position on another x-axis, with or without
-                the prefix; it becomes no row of its own.
-            step_finished: this process is done with the step.
-            weight: weight in means over ranks, one for all keys or a mapping by key.
-            reduce: how ranks are merged, one for all keys or a mapping by key or glob: mean, sum,
-                min, max, last, none, std, p50, p90, p95, p99.
-        """
-        self._ready()
-        values = sort_values(metrics)
-        start = f"{text_of(prefix)}/" if prefix else ""
-        names = {key: start + key for key in (*values.scalars, *values.many, *values.texts)}
-        axis_value = self._take_axis(values, names, step_metric)
-        axis = None if axis_value is None else text_of(step_metric)
-        position = self._position(step, axis, axis_value, step_finished)
-        rows = [
-            Metric(names[key], value, self._weight(weight, key, names[key]), self._reduction(reduce, key, names[key]))
-            for key, value in values.scalars.items()
-        ]
-        if rows:
-            self._append("metrics", metrics_batch(rows, position))
-        elif step_finished:
-            self._mark("step_closed", position, "debug", None, {})
-        self._log_the_rest(values, names, position)
-
-    @_harmless
-    def accumulate(self, metrics: Mapping[str, Any], *, weight: float = 1.0) -> None:
-        """Add one micro-batch to the weighted means that `log_accumulated` logs.
-
-        Args:
-            metrics: scalars by key.
-            weight: weight of the micro-batch, say its number of tokens.
-        """
-        self._ready()
-        for key, kind in self._accumulator.add(metrics, weight).items():
-            self._skips.skip("not accumulated", key, kind)
-
-    @_harmless
-    def log_accumulated(
-        self,
-        step: int | None = None,
-        *,
-        prefix: str = "",
-        step_metric: str | None = None,
-        step_finished: bool = False,
-    ) -> None:
-        """Log what was accumulated; the weight of each row is the sum of its weights."""
-        means = self._accumulator.take()
-        self.log_metrics(
-            {key: mean for key, (mean, _) in means.items()},
-            step,
-            prefix,
-            step_metric,
-            step_finished,
-            weight={key: weights for key, (_, weights) in means.items()},
-        )
-
-    @_harmless
-    def log_timing(self, name: str, seconds: float, step: int | None = None, *, start: float | None = None) -> None:
-        """Log a duration.
-
-        Args:
-            name: name of the span, ``/`` for nesting.
-            seconds: its length.
-            step: training step; `set_step`'s where not given.
-            start: when it began, seconds since 1970; unknown where not given.
-        """
-        self._ready()
-        position = self._position(step)
-        duration = number_of(seconds)
-        if duration is None:
-            self._skips.skip("no duration", text_of(name), type(seconds).__name__)
-            return
-        begin = number_of(start)
-        row = {
-            "step": position.step,
-            "time": position.time_us,
-            "name": text_of(name),
-            "start": int(begin * 1_000_000) if begin is not None and abs(begin) < _FAR_SECONDS else None,
-            "duration_seconds": duration,
-            "count": 1,
-        }
-        self._append("timings", row_batch("timings", row))
-
-    @_harmless
-    def log_hyperparams(self, params: Any) -> None:
-        """Log hyperparameters: a mapping, dataclass, namespace, pydantic model or OmegaConf node.
-
-        Credentials are replaced before anything is written. Logged again, the later value counts
-        and the earlier one stays in the history.
-        """
-        self._ready()
-        try:
-            flat = flatten_hparams(params)
-        except TypeError as error:
-            self._skips.skip("no hyperparameters", "params", str(error))
-            return
-        position = self._position(None)
-        rows = [{"step": position.step, "time": position.time_us, "key": k, "value": v} for k, v in flat.items()]
-        if rows:
-            self._append("hparams", rows_batch("hparams", rows))
-
-    @_harmless
-    def log_histogram(self, histogram: Any, step: int | None = None, name: str = "histogram") -> None:
-        """Log a distribution.
-
-        Args:
-            histogram: values of any number and shape, or a pair (counts [K], edges [K+1]) as
-                ``numpy.histogram`` returns it.
-            step: training step.
-            name: name of the series.
-        """
-        self._ready()
-        position, name = self._position(step), text_of(name)
-        try:
-            pair = isinstance(histogram, tuple) and [hasattr(part, "__len__") for part in histogram] == [True, True]
-            columns = distributions.given_histogram(*histogram) if pair else distributions.sketch(numbers(histogram))
-        except (ValueError, TypeError) as error:
-            self._skips.skip("no histogram", name, text_of(error))
-            return
-        self._log_distribution(name, columns, position)
-
-    @_harmless
-    def log_plot(self, figure: Any, step: int | None = None, name: str = "plot") -> None:
-        """Log a Matplotlib figure, or anything with its `savefig`, as a PNG artifact."""
-        self._ready()
-        image, name = io.BytesIO(), text_of(name)
-        try:
-            figure.savefig(image, format="png")
-        except Exception as error:  # noqa: BLE001 -- drawing runs the user's and a library's code
-            self._skips.skip("no figure", name, f"{type(error).__name__}: {text_of(error)}")
-            return
-        image.seek(0)
-        self._store(lambda layout: store_artifact(layout, image, name, "figure", f"{name}.png"), step)
-
-    @_harmless
-    def log_artifact(self, path: str | os.PathLike[str], name: str | None = None, kind: str = "file") -> None:
-        """Keep a copy of a file in the run.
-
-        Args:
-            path: the file.
-            name: name in the run; the file's own where not given.
-            kind: file, figure, checkpoint or model.
-        """
-        self._ready()
-        source = Path(path)
-
-        def store(layout: RunLayout) -> dict[str, Any]:
-            with source.open("rb") as file:
-                return store_artifact(layout, file, text_of(name or source.name), text_of(kind), text_of(source))
-
-        self._store(store, None)
-
-    @_harmless
-    def log_gpu_samples(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Log looks at GPUs and hosts: mappings with the columns of the gpu_samples table."""
-        self._ready()
-        position = self._position(None)
-        filled = [self._gpu_row(row, position) for row in rows]
-        if filled:
-            self._append("gpu_samples", rows_batch("gpu_samples", filled))
-
-    @_harmless
-    def log_samples(self, samples: Any, step: int | None = None, *, split: str = "validation") -> None:
-        """Log generated responses.
-
-        Args:
-            samples: records (a list of mappings), columns (a mapping of equally long lists), an Arrow
-                table or a Polars frame. Known fields: dataset, prompt, response, reference, messages,
-                reward, rewards, advantage, ...; others are kept in `extra`.
-            step: training step.
-            split: ``validation`` or ``rollout``.
-        """
-        self._ready()
-        position = self._position(step)
-        try:
-            batch = sample_rows(samples, step=position.step, split=text_of(split), time_us=position.time_us)
-        except (ValueError, TypeError) as error:
-            self._skips.skip("no samples", text_of(split), text_of(error))
-            return
-        if batch.num_rows:
-            self._append("samples", batch)
-
-    @_harmless
-    def mark(
-        self, /, name: str, *, step: int | None = None, level: str = "info", text: str = "", **fields: Any
-    ) -> None:
-        """Log that something happened: ``mark("checkpoint", step=100, path=...)``."""
-        self._ready()
-        self._mark(name, self._position(step), level, text_of(text) or None, fields)
-
     def flush(self, fsync: bool = False) -> None:
         """Wait until every row is with the kernel, or, with `fsync`, on the disk.
 
@@ -428,8 +163,6 @@ class EventWriter:
         """
         if fsync and self._session is not None:
             self._session.rows.fsync()
-
-    # -- the end ---------------------------------------------------------------------------------
 
     def close(self, timeout: float = 5.0, *, reason: str = "finished") -> CloseReport:
         """Seal all segments and write the end record. A second call returns the first report.
@@ -461,8 +194,6 @@ class EventWriter:
                 self.mark("exception", level="error", text="".join(traceback.format_exception(kind, error, trace)))
         self.close(reason="finished" if kind is None else kind.__name__)
 
-    # -- inside ----------------------------------------------------------------------------------
-
     def _ready(self) -> Session:
         """The session; after a fork the child's own, made at its first call.
 
@@ -483,115 +214,12 @@ class EventWriter:
                         raise WriteError(str(error)) from error
         return self._session
 
-    def _append(self, table: str, batch: pa.RecordBatch) -> None:
-        if batch.num_rows:
-            self._ready().rows.append(table, batch)
-
     def _activity(self) -> dict[str, Any]:
         return {
             "step": self._last_step,
             "idle_seconds": round(time.monotonic() - self._last_call, 3),
             "open_timers": self.timer.open_labels()[:8],
         }
-
-    def _position(
-        self, step: int | None, axis: str | None = None, axis_value: float | None = None, closes_step: bool = False
-    ) -> Position:
-        chosen = self._step if step is None else self._whole(step)
-        if chosen is not None:
-            self._last_step = chosen
-        return Position(chosen, time.time_ns() // 1000, axis, axis_value, closes_step)
-
-    def _take_axis(self, values: Sorted, names: Mapping[str, str], step_metric: str | None) -> float | None:
-        """Take the value that is the position out of the call."""
-        if step_metric is None:
-            return None
-        unprefixed = [key for key in values.scalars if key == step_metric]
-        for key in unprefixed or [key for key in values.scalars if names[key] == step_metric]:
-            value = values.scalars[key]
-            if value is not None and math.isfinite(value):
-                del values.scalars[key]
-                return float(value)
-        return None
-
-    def _whole(self, step: Any) -> int | None:
-        whole = step_of(step)
-        if whole is None:
-            self._skips.skip("steps that are none", type(step).__name__, text_of(step))
-        return whole
-
-    def _weight(self, declared: Any, key: str, name: str) -> float | None:
-        weight = lookup(declared, key, name)
-        number = number_of(weight)
-        if number is None and weight is not None:
-            self._skips.skip("weights that are no numbers", name, type(weight).__name__)
-        return number
-
-    def _reduction(self, declared: Any, key: str, name: str) -> str | None:
-        reduction = lookup(declared, key, name)
-        if reduction is None or isinstance(reduction, str):
-            return reduction and text_of(reduction)
-        self._skips.skip("reductions that are no names", name, type(reduction).__name__)
-        return None
-
-    def _gpu_row(self, look: Mapping[str, Any], position: Position) -> dict[str, Any]:
-        row: dict[str, Any] = {"step": position.step, "time": position.time_us, "device_node": host_name()}
-        for key, value in look.items():
-            kind = _GPU_COLUMNS.get(key)
-            fitted = None if kind is None or value is None else fit(value, kind)
-            if fitted is not None:
-                row[key] = fitted
-            elif value is not None:
-                self._skips.skip("values skipped", f"gpu_samples {text_of(key)}", type(value).__name__)
-        return row
-
-    def _log_the_rest(self, values: Sorted, names: Mapping[str, str], position: Position) -> None:
-        for key, many in values.many.items():
-            self._log_distribution(names[key], distributions.sketch(many), position)
-        for key, text in values.texts.items():
-            self._mark(names[key], position, "info", text, {})
-        for key, integer in values.inexact.items():
-            if self._skips.first_time("inexact_integer", key):
-                self._mark("inexact_integer", position, "warning", None, {"key": names[key], "value": text_of(integer)})
-        for key, kind in values.skipped.items():
-            self._skips.skip("values skipped", key, kind)
-
-    def _log_distribution(self, name: str, columns: Mapping[str, Any], position: Position) -> None:
-        row = {
-            "step": position.step,
-            "time": position.time_us,
-            "name": name,
-            "axis": position.axis,
-            "axis_value": position.axis_value,
-            **columns,
-        }
-        self._append("distributions", row_batch("distributions", row))
-
-    def _mark(self, name: str, position: Position, level: str, text: str | None, fields: Mapping[str, Any]) -> None:
-        row = {
-            "step": position.step,
-            "time": position.time_us,
-            "name": text_of(name),
-            "level": text_of(level),
-            "text": None if text is None else text.encode()[:MAX_TEXT_BYTES].decode(errors="ignore"),
-            "fields": to_json(dict(fields)) if fields else None,
-        }
-        self._append("markers", row_batch("markers", row))
-
-    def _log_span(self, label: str, seconds: float, start: float | None) -> None:
-        self.log_timing(label, seconds, start=start)
-
-    def _store(self, store: Callable[[RunLayout], dict[str, Any]], step: int | None) -> None:
-        try:
-            row = store(self._ready().layout)
-        except OSError as error:
-            self._skips.skip("artifacts not stored", text_of(error.filename), text_of(error))
-            return
-        position = self._position(step)
-        self._append("artifacts", row_batch("artifacts", {"step": position.step, "time": position.time_us, **row}))
-
-    def _failed(self, call: str, error: Exception) -> None:
-        self._skips.skip("calls failed", call, f"{type(error).__name__}: {text_of(error)}")
 
     def _forked(self) -> None:
         """In the child of a fork: the parent's files are the parent's."""
@@ -600,8 +228,7 @@ class EventWriter:
             self._session.abandon()
         self._session = None
         self._locked = threading.RLock()  # starting and closing; a signal handler may come in
-        self._accumulator = Accumulator()
-        self.timer = Timer(self._log_span)
+        self._start_anew()
 
 
 _writers: weakref.WeakSet[EventWriter] = weakref.WeakSet()

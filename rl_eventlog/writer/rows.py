@@ -20,6 +20,7 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
@@ -28,6 +29,11 @@ from rl_eventlog.errors import WriteError, WriterClosedError
 from rl_eventlog.layout import RunLayout, SegmentName, open_name
 from rl_eventlog.segment.open_segment import OpenSegment
 from rl_eventlog.types import Identity, Span
+
+if TYPE_CHECKING:
+    from rl_eventlog.segment.template import TemplateRows
+
+    Rows: TypeAlias = pa.RecordBatch | TemplateRows
 
 logger = logging.getLogger("rl_eventlog")
 
@@ -79,6 +85,7 @@ class RowStore:
         self.identity = identity
         self.rows_lost: dict[str, int] = {}
         self._limits = limits
+        self._rotation_bytes = limits.segment_bytes * limits.jitter
         self._raise_errors = raise_errors
         self._tables: dict[str, _TableState] = {}
         self._finished = False
@@ -89,14 +96,14 @@ class RowStore:
         # An RLock, so that a signal handler on this thread gets in, sees `_busy`, and leaves its row.
         self._lock = threading.RLock()
         self._busy = False
-        self._waiting: deque[tuple[str, pa.RecordBatch]] = deque()
+        self._waiting: deque[tuple[str, Rows]] = deque()
 
-    def append(self, table: str, batch: pa.RecordBatch) -> None:
+    def append(self, table: str, rows: Rows) -> None:
         """Write the rows of one call.
 
         Args:
             table: name of the table.
-            batch: rows with the columns of its open form, at least one.
+            rows: a record batch with the columns of its open form, or rows of a template; at least one row.
 
         Raises:
             WriteError: they could not be written, with ``on_error="raise"``.
@@ -105,25 +112,25 @@ class RowStore:
         with self._lock:
             if self._finished:
                 raise WriterClosedError(f"the writer of {self.layout.path} is closed: open a new one to log more")
-            self._waiting.append((table, batch))
             if self._busy:  # this very thread is writing: the signal handler's row is written when it goes on
+                self._waiting.append((table, rows))
                 return
-            self._drain()
-        if self._waiting:  # a signal came between the last look and the end of `_busy`
-            with self._lock:
+            self._busy = True
+            try:
+                self._write(table, rows)
+                if self._waiting:
+                    self._drain()
+            except BaseException:  # a signal handler raised; what it logged before is owed all the same
                 self._drain()
+                raise
+            finally:
+                self._busy = False
+        if self._waiting:  # a signal came between the last look and the end of `_busy`
+            self.append(*self._waiting.popleft())
 
     def _drain(self) -> None:
-        try:
-            self._busy = True
-            while self._waiting:
-                self._write(*self._waiting.popleft())
-        except BaseException:  # a signal handler raised; what it logged before is owed all the same
-            while self._waiting:
-                self._write(*self._waiting.popleft())
-            raise
-        finally:
-            self._busy = False
+        while self._waiting:
+            self._write(*self._waiting.popleft())
 
     def last_seqs(self) -> dict[str, int]:
         """Last seq of every table that has rows. Waits for nobody."""
@@ -262,22 +269,25 @@ class RowStore:
                 state.segment.close()
         self._tables.clear()
 
-    def _write(self, table: str, batch: pa.RecordBatch) -> None:
-        state = self._tables.setdefault(table, _TableState())
+    def _write(self, table: str, rows: Rows) -> None:
+        state = self._tables.get(table)
+        if state is None:
+            state = self._tables[table] = _TableState()
         error: OSError | None = None
-        for _ in range(2):  # the second try goes to a new segment, with the same seqs
+        if state.segment is not None:
             try:
-                segment = state.segment or self._new_segment(table, state)
-                segment.append(batch)
+                if state.segment.append(rows) > self._rotation_bytes:
+                    self._end_segment(table, state)
             except OSError as caught:
                 error = caught
-                if state.segment:
-                    self._end_segment(table, state)
+                self._end_segment(table, state)
             else:
-                if segment.size > self._limits.segment_bytes * self._limits.jitter:
-                    self._end_segment(table, state)
                 return
-        self._lose(table, batch.num_rows, error)
+        try:  # in a new segment, with the same seqs
+            self._new_segment(table, state).append(rows)
+        except OSError as caught:
+            self._end_segment(table, state)
+            self._lose(table, rows[0].rows if isinstance(rows, tuple) else rows.num_rows, error or caught)
 
     def _lose(self, table: str, rows: int, error: OSError | None) -> None:
         if table not in self.rows_lost:

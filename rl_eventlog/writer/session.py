@@ -17,6 +17,7 @@ from rl_eventlog.durable import make_folder, write_durably
 from rl_eventlog.ids import new_ulid
 
 from .heartbeat import Background, Heartbeat, call_within
+from .metrics import MetricPlans
 from .registration import Labels, Resume, register
 from .rows import Limits, RowStore
 from .text import text_of
@@ -67,6 +68,7 @@ class Session:
     Attributes:
         writer: id of the writer.
         rows: its tables.
+        plans: how its calls of `log_metrics` are written.
         warnings: what is odd about the place of the run.
     """
 
@@ -106,6 +108,7 @@ class Session:
         self.layout = registration.layout
         self.warnings = registration.warnings
         self.rows = RowStore(self.layout, registration.identity, options.limits, raise_errors=options.raise_errors)
+        self.plans = MetricPlans(registration.identity)
         self._activity = activity
         self._beat_seconds = options.beat_seconds
         self._next_beat = 0.0
@@ -121,6 +124,8 @@ class Session:
         idle = self.rows.finish(timeout_seconds)
         self._background.stop((deadline - time.monotonic()) / 2 if idle else 0.0)
         counters = dict(counters)
+        if self.plans.evictions:
+            counters["plans evicted"] = self.plans.evictions
         if self._background.failures:
             counters["background jobs failed"] = self._background.failures
         last_seqs = self.rows.last_seqs()

@@ -7,14 +7,15 @@ arrays are many values, None among them left out; strings are texts, anything el
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+from .scalars import EXACT_INTEGERS, fetch_device_scalars
 from .text import text_of
 
-EXACT_INTEGERS = 1 << 53
 _INT64 = 1 << 63
 _MAX_DEPTH = 32
 
@@ -35,12 +36,23 @@ class Sorted:
 def sort_values(metrics: Any) -> Sorted:
     """Flatten `metrics`, a mapping, and put each value where it belongs."""
     result = Sorted()
-    for key, value in _flatten(metrics, "", (), result):
+    flat = list(_flatten(metrics, "", (), result))
+    for key, value in _off_device(flat):
         try:
             _sort(key, value, result)
         except Exception:  # noqa: BLE001 -- a value is the user's object: its own code may raise anything
             result.skipped[key] = type(value).__name__
     return result
+
+
+def _off_device(flat: list[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
+    """With the scalars of devices as floats."""
+    if "torch" not in sys.modules:
+        return flat
+    try:
+        return zip([key for key, _ in flat], fetch_device_scalars([value for _, value in flat]), strict=True)
+    except Exception:  # noqa: BLE001 -- a device that fails: each value is tried on its own
+        return flat
 
 
 def _flatten(metrics: Any, prefix: str, around: tuple[int, ...], result: Sorted) -> Iterator[tuple[str, Any]]:

@@ -10,7 +10,7 @@ import pytest
 from rl_eventlog import EventWriter
 from rl_eventlog.ids import new_ulid
 from tests.support.cli import rleventlog
-from tests.support.small_runs import HOSTILE, damage, of_newer_version, one_rank, two_ranks
+from tests.support.small_runs import HOSTILE, damage, damage_a_page, of_newer_version, one_rank, two_ranks
 
 pytestmark = pytest.mark.integration
 
@@ -181,6 +181,31 @@ def test_show_names_a_damaged_file_and_shows_the_rest(tmp_path: Path) -> None:
     document = rleventlog("show", path, "--json").json()
     assert [one["path"] for one in document["damaged_files"]] == [str(broken)]
     assert [(one["table"], one["first"], one["last"]) for one in document["gaps"]] == [("metrics", 0, 7)]
+
+
+def test_a_file_damaged_behind_its_footer_is_named_and_the_rest_is_shown(tmp_path: Path) -> None:
+    path = two_ranks(tmp_path)
+    one_rank(tmp_path, "whole", {"loss": 1.0})
+    broken, _ = sealed(path, "metrics")
+    damage_a_page(broken)
+    result = rleventlog("show", path)
+    assert result.status == 1
+    assert f"damaged: {broken}: its content does not match the digest in its name" in result.err
+    assert ["train/tokens", "10", "3", "1"] in [line.split()[1:] for line in result.out.splitlines()]
+    listed = rleventlog("ls", tmp_path, "--json")
+    assert listed.status == 0
+    assert {run["name"]: run["damaged_files"] for run in listed.json()["runs"]} == {"small": 1, "whole": 0}
+
+
+def test_samples_in_a_damaged_file_are_missed_and_it_is_named(with_samples: Path) -> None:
+    with EventWriter.open(with_samples.parent, run="samples", role="trainer", rank=1, capture_diff=False) as log:
+        log.log_samples([{"prompt": "whole", "response": "there"}], step=9)
+    broken = next(file for file in sealed(with_samples, "samples") if log.writer_id not in file.name)
+    damage_a_page(broken)
+    result = rleventlog("samples", with_samples, "--json")
+    assert result.status == 1
+    assert str(broken) in result.err
+    assert [sample["response"] for sample in result.json()["samples"]] == ["there"]
 
 
 def test_a_segment_whose_writer_was_killed_before_its_first_row_is_no_damage(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rl_eventlog import EventWriter
+from rl_eventlog.ids import new_ulid
 from rl_eventlog.reader import RunFiles
 from rl_eventlog.sinks import make_sink
 from rl_eventlog.sync.lease import hold_lease
@@ -105,6 +106,7 @@ def test_json_is_what_the_documentation_says(tmp_path: Path) -> None:
         "hidden": 0,
         "unplaced": 0,
         "gaps": [],
+        "damaged": [],
         "warnings": [],
     }
 
@@ -154,6 +156,32 @@ def test_what_a_damaged_segment_leaves_is_sent_and_the_damage_is_named(tmp_path:
     assert str(broken) in result.err
     assert "timings of writer" in result.err
     assert ("train/loss", 3) in tensorboard_points(tmp_path / "tb" / "small")
+
+
+def test_a_name_on_two_axes_is_two_curves_at_each_target(tmp_path: Path) -> None:
+    with EventWriter.open(tmp_path / "runs", run="axes", role="trainer", rank=0, capture_diff=False) as log:
+        for step in range(3):
+            log.log_metrics({"loss": float(step)}, step=step)
+            log.log_metrics({"loss": 10.0 + step, "tokens": 1000.0 * step}, step=step, step_metric="tokens")
+    database = tmp_path / "mlflow.db"
+    arguments = ["--to", "tensorboard", "--log-dir", tmp_path / "tb", "--to", "mlflow", "--tracking-uri"]
+    assert rleventlog("sync", log.path, *arguments, f"sqlite:///{database}").status == 0
+    expected = {("loss", step): float(step) for step in range(3)}
+    expected |= {("loss/by_tokens", 1000 * step): 10.0 + step for step in range(3)}
+    assert tensorboard_points(tmp_path / "tb" / "axes") == expected
+    assert mlflow_points(database) == expected
+
+
+def test_damage_that_leaves_no_gap_is_told_by_the_status_too(tmp_path: Path) -> None:
+    run = two_ranks(tmp_path / "runs")
+    some = min((run / "events" / "metrics").rglob("*.parquet"))
+    broken = some.with_name(f"{new_ulid()}-0.arrows")
+    broken.write_bytes(b"no segment any more" * 10)
+    result = rleventlog("sync", run, "--to", "tensorboard", "--log-dir", tmp_path / "tb", "--json")
+    assert result.status == 1
+    (sync,) = result.json()["syncs"]
+    assert (sync["outcome"], sync["points"], len(sync["damaged"])) == ("damaged", POINTS, 1)
+    assert f"damaged: {broken}: " in result.err
 
 
 @pytest.mark.parametrize(

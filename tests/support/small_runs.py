@@ -63,3 +63,10 @@ def damage(path: Path) -> None:
     for index in range(len(data) // 2, len(data)):
         data[index] ^= 0xFF
     path.write_bytes(data)
+
+
+def damage_a_page(path: Path) -> None:
+    """Flip bytes in a sealed file's first page: size and footer stay as they were."""
+    data = bytearray(path.read_bytes())
+    data[60:200] = bytes(byte ^ 0xFF for byte in data[60:200])
+    path.write_bytes(data)

@@ -15,7 +15,7 @@ import pytest
 from rl_eventlog import EventWriter, Run
 from rl_eventlog.errors import SegmentError
 from rl_eventlog.layout import SegmentName
-from rl_eventlog.maintain import compact, seal, verify
+from rl_eventlog.maintain import compact, fold, seal, verify
 from rl_eventlog.reader import RunFiles, read_folded
 from rl_eventlog.schema import table as table_schema
 from rl_eventlog.segment.compacted import write_compacted
@@ -31,7 +31,7 @@ module = importlib.import_module("rl_eventlog.maintain.compact")
 
 
 def written(root: Path, *, attempts: int = 2, ranks: int = 3, steps: int = 6) -> Path:
-    """A run of several attempts whose ranks rotated at each call, so that it has many small files."""
+    """The run `r` of several attempts whose ranks rotate as often as they can, so that it has many small files."""
     for attempt in range(attempts):
         for rank in range(ranks):
             with EventWriter.open(
@@ -53,12 +53,17 @@ def written(root: Path, *, attempts: int = 2, ranks: int = 3, steps: int = 6) ->
                     log.log_timing("training", 0.25 * rank, step=step)
                     log.log_samples([{"prompt": f"{step}", "response": "é" * rank, "reward": 0.5}], step=step)
                 log.mark("checkpoint", step=3 * attempt + steps - 1)
-    return log.path
+    return root / "r"
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("original"))
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
-    return written(tmp_path)
+def run(original: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(original, tmp_path / "r")
 
 
 def compacted(run: Path, table: str = "*") -> list[Path]:
@@ -67,7 +72,7 @@ def compacted(run: Path, table: str = "*") -> list[Path]:
 
 def test_compacting_changes_no_result_and_leaves_every_file(run: Path) -> None:
     before, files = results(run), snapshot(run)
-    assert len(event_files(run)) > 100
+    assert len(event_files(run)) > 60
     report = compact(run)
     assert results(run) == before
     assert snapshot(run).items() >= files.items()
@@ -133,7 +138,7 @@ def test_a_compacted_file_is_what_the_format_says(run: Path) -> None:
 def test_what_is_added_later_is_compacted_once_more(run: Path, tmp_path: Path) -> None:
     compact(run)
     compact(run, reclaim_covered=True, grace_seconds=0)
-    written(tmp_path, attempts=3, ranks=1)  # launches that exist are joined
+    written(run.parent, attempts=3, ranks=1)  # launches that exist are joined
     before = results(run)
     report = compact(run)
     assert {path.name.split(".")[1] for path in report.compacted} == {"c2"}
@@ -156,7 +161,7 @@ def test_memory_is_that_of_a_block(run: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(module, "_sorted", counted)
     compact(run)
     compact(run, reclaim_covered=True, grace_seconds=0)
-    assert len(sizes) > 40
+    assert len(sizes) > 30
     assert max(sizes) < 4000
     (path,) = compacted(run, "metrics")
     with pq.ParquetFile(path) as file:
@@ -171,8 +176,8 @@ def test_large_files_are_left_as_they_are_and_the_others_go_into_several(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = results(run)
-    smallest = min(path.stat().st_size for path in event_files(run))
-    monkeypatch.setattr(module, "FILE_BYTES", 8 * smallest)
+    smallest = min(path.stat().st_size for path in event_files(run) if path.parts[-3] == "metrics")
+    monkeypatch.setattr(module, "FILE_BYTES", 12 * smallest // 5)
     for _ in range(6):
         compact(run)
         compact(run, reclaim_covered=True, grace_seconds=0)
@@ -245,7 +250,7 @@ def test_a_foreign_seal_of_a_shorter_copy_is_merged_once(run: Path) -> None:
     """Two sealed files overlap: the compacted one has each row once, and covers both."""
     before = results(run)
     longer = event_files(run, "*.parquet")
-    metrics = [path for path in longer if path.parts[-3] == "metrics"][0]
+    metrics = next(path for path in longer if path.parts[-3] == "metrics")
     compact(run)
     kept = {path: path.read_bytes() for path in longer}
     compact(run, reclaim_covered=True, grace_seconds=0)
@@ -270,14 +275,14 @@ def test_a_sync_sends_nothing_anew(run: Path, tmp_path: Path) -> None:
 
 def test_two_at_once_are_harmless(run: Path) -> None:
     before = results(run)
-    failures: list[BaseException] = []
+    failures: list[Exception] = []
 
     def work() -> None:
         try:
             for _ in range(3):
                 compact(run, reclaim_covered=True, grace_seconds=0)
                 seal(run, reclaim_covered=True, grace_seconds=0)
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001 -- whatever it is, the test names it
             failures.append(error)
 
     threads = [threading.Thread(target=work) for _ in range(3)]
@@ -352,13 +357,14 @@ class TestFolding:
         assert results(run) == before
         assert "lost" in {rank.state for rank in Run(run).info.ranks}
 
-    def test_an_end_that_came_later_is_folded_too(self, run: Path) -> None:
+    def test_an_end_that_came_later_is_folded_too(self, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A copy of the run was folded before the end records arrived."""
         before = results(run)
         ends = {path: path.read_bytes() for path in run.glob("writers/*.end.json")}
         for path in ends:
             path.unlink()
-        compact(run, assume_dead=True)
+        monkeypatch.setattr(fold, "is_gone", lambda facts, assume_dead: True)  # the process that wrote it all is this
+        compact(run)
         for path, content in ends.items():
             path.write_bytes(content)
         compact(run)
@@ -371,7 +377,7 @@ class TestFolding:
         compact(run)
         last = max(RunFiles.open(run).writers)
         beat = run / "writers" / f"{last}.beat"
-        earlier, later = sorted(run.glob("writers/*.beat"))[0].read_bytes(), beat.read_bytes()
+        earlier, later = min(run.glob("writers/*.beat")).read_bytes(), beat.read_bytes()
         assert earlier != later
         (run / "writers" / f"{last}.json").write_text('{"torn')
         compact(run, reclaim_covered=True, grace_seconds=0)

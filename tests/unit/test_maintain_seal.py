@@ -232,7 +232,8 @@ def _with_a_new_column(segment: Path) -> bytes:
     schema = rows.schema.with_metadata(content.identity.to_metadata(content.table))
     message = schema.serialize().to_pybytes()
     (batch,) = rows.to_batches()
-    return message + bytes(encode_frame(batch, span.first, schema, message))
+    frame: bytes = encode_frame(batch, span.first, schema, message)
+    return bytes(message) + frame
 
 
 def test_temporary_files_of_processes_that_are_long_gone_are_removed(

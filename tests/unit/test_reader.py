@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rl_eventlog import EventWriter
+from rl_eventlog import EventWriter, Runs
 from rl_eventlog.documents import encode_document, time_text
 from rl_eventlog.errors import RunNotFoundError, SchemaVersionError
 from rl_eventlog.layout import RunLayout, open_name, sha16
-from rl_eventlog.reader import RunFiles, find_runs
+from rl_eventlog.reader import RunFiles, files as files_module, find_runs
+from rl_eventlog.schema import Table, table as table_schema
 from rl_eventlog.segment.open_segment import OpenSegment
 from rl_eventlog.segment.seal import seal_open
 from rl_eventlog.types import Identity, Span
@@ -188,6 +190,15 @@ class TestDocuments:
         assert end is not None
         assert end.last_seq == {"metrics": 29}
 
+    def test_an_end_record_that_cannot_be_used_is_named_and_costs_itself_alone(self, segments: EventWriter) -> None:
+        segments.close()
+        end = segments.path / "writers" / f"{segments.writer_id}.end.json"
+        end.write_bytes(encode_document({"ended": "yesterday"}))
+        run = RunFiles.open(segments.path)
+        facts = run.writers[segments.writer_id]
+        assert [problem.path for problem in run.problems] == [end]
+        assert (facts.name, facts.launches_seen, facts.end) == ("r", (), None)
+
     @pytest.mark.parametrize("torn", [b"", b'{"run_uid": "01', b"[]", b"{}", b"[" * 100_000])
     def test_torn_documents_cost_what_they_said(self, segments: EventWriter, torn: bytes) -> None:
         (segments.path / "run.json").write_bytes(torn)
@@ -260,6 +271,33 @@ class TestVersions:
         assert run.rows("metrics").collect().height == 30
         assert path in [problem.path for problem in run.problems]
 
+    @pytest.mark.parametrize("form", ["open", "sealed"])
+    def test_columns_of_a_newer_minor_are_left_out_and_named_once(
+        self, segments: EventWriter, form: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if form == "sealed":
+            segments.close()
+            newer = files(segments, "*.parquet")[0]
+            table = pq.read_table(newer)
+            pq.write_table(table.append_column("novelty", pa.array([1] * table.num_rows)), newer)
+        else:
+            newer = files(segments)[0]
+            schema = metrics_with_a_novelty()
+            monkeypatch.setattr("rl_eventlog.segment.open_segment.table_schema", lambda _: schema)
+            identity = RunFiles.open(segments.path).writers[segments.writer_id].identity
+            newer.unlink()
+            segment = OpenSegment(newer, "metrics", identity, 0)
+            batch = metrics_batch([Metric("a", float(step), None, None) for step in range(5)], Position(1, 0))
+            segment.append(pa.RecordBatch.from_arrays([*batch.columns, pa.array([1] * 5)], schema=segment.schema))
+            segment.close()
+            monkeypatch.undo()
+        run = RunFiles.open(segments.path)
+        for _ in range(2):
+            assert run.rows("metrics").sort("seq").collect()["value"].to_list() == FIVE * 6
+        assert [(problem.path, problem.reason) for problem in run.problems] == [
+            (newer, "columns of a newer version left out: novelty")
+        ]
+
     def test_a_newer_major_version_in_a_sealed_footer(self, segments: EventWriter) -> None:
         segments.close()
         victim = files(segments, "*.parquet")[0]
@@ -280,6 +318,11 @@ class TestVersions:
         monkeypatch.undo()
         with pytest.raises(SchemaVersionError, match=rf"{path.name}: written in format 2\.0"):
             RunFiles.open(segments.path).rows("metrics")
+
+
+def metrics_with_a_novelty() -> Table:
+    known = table_schema("metrics")
+    return replace(known, open=known.open.append(pa.field("novelty", pa.int64())))
 
 
 def write_document(run: Path, launch: str, **fields: Any) -> None:
@@ -330,6 +373,17 @@ class TestAttempts:
             tmp_path, "first", rank=1, launches_seen=seen("second"), opened=time_text(NOON + timedelta(hours=1))
         )
         assert order(tmp_path) == ["first", "second"]
+
+    def test_a_writer_whose_document_is_gone_does_not_age_its_launch(self, tmp_path: Path) -> None:
+        logs = []
+        for launch in ("z", "a", "m"):
+            logs += [enter(tmp_path, launch, rank=rank, world_size=2) for rank in (0, 1)]
+            for log in logs[-2:]:
+                log_steps(log, 1)
+                log.close()
+        for log in logs[-2:]:
+            (log.path / "writers" / f"{log.writer_id}.json").unlink()
+            assert order(log.path) == ["z", "a", "m"]
 
     def test_launches_that_did_not_see_one_another_follow_their_restart_counter(self, tmp_path: Path) -> None:
         for restarts, minutes in ((2, 0), (10, 1), (1, 5)):
@@ -383,6 +437,13 @@ class TestAttempts:
         assert rows[:3] == [(f"writer {ids[0]}", 0)] * 3
         assert rows[3:] == [(f"writer {ids[3]}", 0), (f"writer {ids[4]}", 0)]
 
+    def test_forks_in_a_circle_are_ranks_of_their_own(self, tmp_path: Path) -> None:
+        ids = [f"01hzzzzzzzzzzzzzzzzzzzz00{number}" for number in range(2)]
+        write_document(tmp_path, "l", writer=ids[0], rank=None, forked_from=ids[1])
+        write_document(tmp_path, "l", writer=ids[1], rank=None, forked_from=ids[0])
+        rows = RunFiles.open(tmp_path).identities().sort("writer").select("rank_key", "incarnation").rows()
+        assert rows == [(f"writer {writer}", 0) for writer in ids]
+
 
 class TestFinding:
     @pytest.mark.parametrize(
@@ -403,6 +464,33 @@ class TestFinding:
         assert find_runs(tmp_path) == [tmp_path / "a", tmp_path / "old", tmp_path / "team" / "b"]
         assert find_runs(tmp_path / "a") == [tmp_path / "a"]
         assert find_runs(tmp_path / "missing") == []
+
+    def test_a_folder_that_cannot_be_looked_into_is_told_and_stops_no_other(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        enter(tmp_path).close()
+        for locked in ("locked", "team"):
+            (tmp_path / locked).mkdir()
+        looks_like_run, folders = files_module._is_run, files_module._folders
+
+        def is_run(path: Path) -> bool:
+            if path.name == "locked":
+                raise PermissionError(13, "Permission denied", str(path))
+            return looks_like_run(path)
+
+        def listed(path: Path) -> list[Path]:
+            if path.name == "team":
+                raise PermissionError(13, "Permission denied", str(path))
+            return folders(path)
+
+        monkeypatch.setattr(files_module, "_is_run", is_run)
+        monkeypatch.setattr(files_module, "_folders", listed)
+        runs = Runs(tmp_path)
+        assert runs.names == ["r"]
+        assert [(problem.path.name, "Permission denied" in problem.reason) for problem in runs.problems] == [
+            ("locked", True),
+            ("team", True),
+        ]
 
     def test_a_run_with_events_alone_is_a_run(self, segments: EventWriter) -> None:
         shutil.rmtree(segments.path / "writers")

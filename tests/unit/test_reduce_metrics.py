@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -339,3 +339,25 @@ def test_no_rows_are_no_points_and_no_warnings() -> None:
     assert reduce.merge_metrics(rows).collect().height == 0
     assert reduce.each_rank(rows).collect().height == 0
     assert reduce.metric_warnings(rows).collect().height == 0
+
+
+@pytest.mark.parametrize("engine", ["in-memory", "streaming"])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "std"])
+def test_the_same_rows_give_the_same_digits_in_any_order(
+    reduction: str, engine: Literal["in-memory", "streaming"]
+) -> None:
+    draw = np.random.default_rng(7)
+    writers = [Writer(f"w{rank:02d}", rank=rank) for rank in range(40)]
+    logged = [
+        (writer, metric(float(draw.normal() * 1e6), reduction, weight=float(draw.random()), step=step))
+        for writer in writers
+        for step in range(50)
+    ]
+    rows, identities = rows_of("metrics", logged), identities_of(writers)
+    results = set()
+    for seed in range(4):
+        shuffled = reduce.identify(rows.sample(fraction=1.0, shuffle=True, seed=seed).lazy(), identities)
+        chosen = reduce.select_view(reduce.with_position(shuffled), identities, by=("name", "axis", "position"))
+        result = reduce.merge_metrics(chosen).collect(engine=engine).sort("position")
+        results.add(tuple(result["value"]))
+    assert len(results) == 1

@@ -120,3 +120,19 @@ def test_each_rank_shows_its_sum_and_where_it_ran() -> None:
         ("trainer", "train", 1, at(4), at(1), 3.0, 2, 1, 0, None, "n0"),
         ("trainer", "train", 1, at(9), None, 5.0, 2, 1, 1, 1, "n1"),
     ]
+
+
+def test_the_same_spans_give_the_same_digits_in_any_order() -> None:
+    draw = np.random.default_rng(7)
+    writers = [Writer(f"w{rank:02d}", rank=rank) for rank in range(40)]
+    logged = [
+        (writer, span(float(draw.random() * 1e6), step)) for writer in writers for step in range(20) for _ in "abc"
+    ]
+    rows, identities = rows_of("timings", logged), identities_of(writers)
+    results = set()
+    for seed in range(4):
+        shuffled = reduce.identify(rows.sample(fraction=1.0, shuffle=True, seed=seed).lazy(), identities)
+        chosen = reduce.select_view(shuffled, identities, by=("name", "step"), repeats="all")
+        result = reduce.merge_timings(chosen).collect().sort("step")
+        results.add(tuple(result.select("duration_seconds", "mean_seconds").rows()))
+    assert len(results) == 1

@@ -76,6 +76,17 @@ def test_metrics_agree_with_the_oracle_over_raw_rows(run: Run) -> None:
     assert [row[6] for row in found] == pytest.approx([row[6] for row in expected], rel=1e-12)
 
 
+def test_reduced_frames_come_ready_to_be_plotted(run: Run) -> None:
+    for frame, keys in (
+        (run.metrics(), ["role", "name", "axis", "position", "attempt"]),
+        (run.timings(attempts="all"), ["role", "name", "step", "attempt"]),
+        (run.hparams(), ["role", "key"]),
+    ):
+        collected = frame.collect()
+        assert collected.height > 1
+        assert collected.equals(collected.sort(keys, maintain_order=True))
+
+
 def test_names_are_chosen_by_globs_lists_and_role(run: Run) -> None:
     def names(*args: Any, **options: Any) -> set[str]:
         return set(run.metrics(*args, **options).collect()["name"])

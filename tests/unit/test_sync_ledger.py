@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rl_eventlog.errors import LedgerError
+from rl_eventlog.errors import LedgerError, SyncError
 from rl_eventlog.sinks.base import Payload
 from rl_eventlog.sync.ledger import Ledger, state_folder, target_name
 from rl_eventlog.sync.names import SeriesKey
@@ -208,6 +208,16 @@ def test_a_state_folder_that_cannot_be_written_is_only_a_warning(
     assert ledger(run).done == 1
     [warning] = found.warnings
     assert "no copy of the record" in warning
+
+
+def test_a_user_without_a_home_is_told_what_to_set(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", without_home)
+    with pytest.raises(SyncError, match="set XDG_STATE_HOME"):
+        Ledger(run, "uid", "memory", "here")
 
 
 def test_facts_on_the_target_are_kept(run: Path) -> None:

@@ -38,9 +38,10 @@ def test_who_is_committed_later_gets_the_prefix_and_keeps_it() -> None:
     assert assign([first, later], [first, later], renamed) == {first: "reward", later: "trainer/reward"}
 
 
-def test_one_name_on_two_axes_is_no_clash() -> None:
-    by_step, by_tokens = key("trainer", "loss"), key("controller", "loss", axis="tokens")
-    assert assign([by_step, by_tokens], [], {}) == {by_step: "loss", by_tokens: "loss"}
+def test_of_one_name_on_two_axes_the_one_by_step_keeps_it_and_the_other_says_its_axis() -> None:
+    by_step, by_tokens = key("trainer", "loss"), key("trainer", "loss", axis="tokens")
+    assert assign([by_tokens, by_step], [], {}) == {by_step: "loss", by_tokens: "loss/by_tokens"}
+    assert assign([by_tokens], [], {}) == {by_tokens: "loss"}
 
 
 def test_no_two_series_share_a_name_whatever_they_are_called() -> None:

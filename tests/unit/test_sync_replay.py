@@ -136,6 +136,17 @@ def test_a_step_declared_finished_does_not_wait(root: Path, run: Path, target: P
         assert replay(run, MemorySink(target)).points == 1
 
 
+def test_a_step_declared_finished_without_metrics_does_not_wait(root: Path, run: Path, target: Path) -> None:
+    with trainer(root) as first, trainer(root, rank=1) as second:
+        for log in (first, second):
+            log.log_metrics({"loss": 1.0}, step=1)
+        for step in (1, 2, 3):
+            first.log_metrics({"loss": float(step)}, step=step, step_finished=True)
+        assert replay(run, MemorySink(target)).points == 0
+        second.log_metrics({}, step=3, step_finished=True)
+        assert replay(run, MemorySink(target)).points == 3
+
+
 def test_final_sends_what_is_not_complete(root: Path, run: Path, target: Path) -> None:
     with trainer(root) as log:
         log_steps(log, 0, 3)
@@ -380,6 +391,26 @@ def test_a_file_damaged_after_it_was_sent_changes_nothing(root: Path, run: Path,
     sealed.write_bytes(whole)
     assert replay(run, MemorySink(target)).points == 0
     assert losses(target) == {step: [step] for step in range(5)}
+
+
+def test_a_sealed_file_whose_content_was_altered_is_named_and_the_rest_is_sent(
+    root: Path, run: Path, target: Path
+) -> None:
+    with trainer(root) as log:
+        log_steps(log, 0, 5)
+    with trainer(root, rank=1) as other:
+        log_steps(other, 0, 5, offset=100.0)
+    [sealed] = (run / "events" / "metrics").rglob(f"{other.writer_id}*.parquet")
+    whole = sealed.read_bytes()
+    altered = bytearray(whole)
+    altered[60:200] = bytes(byte ^ 0xFF for byte in altered[60:200])
+    sealed.write_bytes(altered)
+    report = replay(run, MemorySink(target))
+    assert [(gap.table, gap.writer, gap.first, gap.last) for gap in report.gaps] == [("metrics", other.writer_id, 0, 4)]
+    assert [sealed.name in reason for reason in report.damaged] == [True]
+    assert losses(target) == {step: [step] for step in range(5)}
+    sealed.write_bytes(whole)
+    assert replay(run, MemorySink(target)).corrections == 5
 
 
 def test_a_sync_at_work_is_not_disturbed(root: Path, run: Path, target: Path) -> None:

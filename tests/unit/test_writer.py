@@ -771,7 +771,7 @@ class TestCurrentAndNull:
     def test_a_null_writer_has_every_public_method_and_takes_its_arguments(self) -> None:
         methods = {
             name: value
-            for name, value in vars(EventWriter).items()
+            for name, value in inspect.getmembers(EventWriter)
             if inspect.isfunction(value) and (not name.startswith("_") or name in ("__enter__", "__exit__"))
         }
         assert len(methods) >= 15

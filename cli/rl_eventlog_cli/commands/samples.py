@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rl_eventlog_cli import output
-from rl_eventlog_cli.options import Json, RunPath, Utc
+from rl_eventlog_cli.options import FAILED, Json, RunPath, Utc
 
 if TYPE_CHECKING:
     import polars as pl
@@ -37,13 +37,14 @@ def command(
 
     Without options: the samples of the last step of each split.
 
-    Exit status 0, also where none matches; 1 where the run cannot be read.
+    Exit status 0, also where none matches; 1 where the run cannot be read or a file of its samples is damaged.
     """
     from rl_eventlog import Run
 
     if best is not None and worst is not None:
         raise typer.BadParameter("give --best or --worst, not both")
-    chosen = _choose(Run(run).samples(), step=step, split=split, prompt=prompt)
+    loaded = Run(run, check="digest")
+    chosen = _choose(loaded.samples(), step=step, split=split, prompt=prompt)
     matching = chosen.height
     if best is not None or worst is not None:
         chosen = _rewarded(chosen).sort("reward", descending=best is not None, maintain_order=True)
@@ -51,10 +52,14 @@ def command(
     rows = chosen.head(limit).to_dicts()
     if as_json:
         output.print_json({"run": run, "matching": matching, "samples": rows})
-        return
-    for row in rows:
-        _show(row, utc=utc)
-    output.words(f"{len(rows)} of {matching} matching samples")
+    else:
+        for row in rows:
+            _show(row, utc=utc)
+        output.words(f"{len(rows)} of {matching} matching samples")
+    for problem in loaded.files.problems:
+        output.words(f"damaged: {problem.path}: {problem.reason}")
+    if loaded.files.problems:
+        raise typer.Exit(FAILED)
 
 
 def _choose(samples: pl.LazyFrame, *, step: int | None, split: str | None, prompt: str | None) -> pl.DataFrame:

@@ -29,12 +29,12 @@ def command(
     """Show one run: how it fares, and what is damaged.
 
     Shown are attempts, roles and ranks with their states, hyperparameters, and the last value of each metric.
-    What is good is shown on stdout. Gaps, damaged files and lost rows are named on stderr, with exit status 1; else it
-    is 0.
+    Sealed files are compared with the digests in their names. What is good is shown on stdout. Gaps, damaged files and
+    lost rows are named on stderr, with exit status 1; else it is 0.
     """
     from rl_eventlog import Run
 
-    loaded = Run(run)
+    loaded = Run(run, check="digest")
     hparams = loaded.hparams().sort("role", "key").collect()
     metrics = _last_values(loaded.metrics(names or None))
     info = loaded.info
@@ -131,7 +131,10 @@ def _facts(info: RunInfo, *, utc: bool) -> Iterator[tuple[str, str]]:
         yield "tags", ", ".join(info.tags)
     yield "started", output.clock(info.started, utc=utc)
     seconds = None if info.last_seen is None else (info.read - info.last_seen).total_seconds()
-    yield "last sign", f"{output.clock(info.last_seen, utc=utc)}, {output.duration(seconds)} ago" if seconds else ""
+    yield (
+        "last sign",
+        f"{output.clock(info.last_seen, utc=utc)}, {output.duration(seconds)} ago" if seconds is not None else "",
+    )
     yield "nodes", ", ".join(info.nodes)
     yield "rows", ", ".join(f"{table} {rows:,}" for table, rows in info.rows.items())
     if info.rows_at_risk:

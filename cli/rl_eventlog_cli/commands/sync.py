@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rl_eventlog.sync import Progress, SyncReport, SyncResult
 
 Hold = Literal["checkpoint", "none"]
-Outcome = Literal["done", "waiting", "leased", "failed"]
+Outcome = Literal["done", "waiting", "damaged", "leased", "failed"]
 
 
 def command(
@@ -61,8 +61,8 @@ def command(
     Every point is sent once, at its original step and time, also after a kill. A path that holds many runs, like the
     default, stands for those with something unsent. One bad run does not stop the others.
 
-    Exit statuses: 0 all is sent; 1 something failed, waits (the run is still written, or rows are missing), or is
-    being sent by another sync; 2 wrong usage. With --dry-run: 0 where it could be told what would be sent.
+    Exit statuses: 0 all is sent; 1 something failed, is damaged, waits (the run is still written, or rows are missing),
+    or is being sent by another sync; 2 wrong usage. With --dry-run: 0 where it could be told what would be sent.
     """
     places: dict[str, dict[str, Any]] = {
         "mlflow": {"tracking_uri": tracking_uri, "experiment": experiment},
@@ -159,7 +159,11 @@ def _outcome(result: SyncResult, *, dry_run: bool) -> Outcome:
 
     if result.report is None:
         return "leased" if isinstance(result.error, LeaseHeldError) else "failed"
-    return "waiting" if not dry_run and (result.report.held or result.report.gaps) else "done"
+    if dry_run:
+        return "done"
+    if result.report.held or result.report.gaps:
+        return "waiting"
+    return "damaged" if result.report.damaged else "done"
 
 
 def _show(result: SyncResult, target: Target, *, dry_run: bool) -> None:
@@ -207,6 +211,8 @@ def _explain(result: SyncResult, target: Target) -> None:
     for gap in result.report.gaps:
         missing = f"{gap.table} of writer {gap.writer}: seqs {gap.first} to {gap.last} are missing"
         output.words(f"{where}: {missing}; what follows waits")
+    for damaged in result.report.damaged:
+        output.words(f"{where}: damaged: {damaged}")
     for warning in result.report.warnings:
         output.words(f"{where}: {warning}")
 

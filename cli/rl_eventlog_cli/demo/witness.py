@@ -11,7 +11,7 @@ import mmap
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from rl_eventlog import EventWriter
 
@@ -28,7 +28,7 @@ def open_witnessed(folder: Path, root: Path, **options: Any) -> EventWriter:
         root: as in `EventWriter.open`.
         options: as in `EventWriter.open`.
     """
-    writer = cast(_WitnessedWriter, _WitnessedWriter.open(root, **options))
+    writer = _WitnessedWriter.open(root, **options)
     writer.witness(folder)
     return writer
 

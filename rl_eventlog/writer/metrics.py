@@ -1,0 +1,168 @@
+"""The fast path of `log_metrics`: one plan for each shape of call, kept for the next call like it.
+
+A plan knows the names, reductions and axis of a call, so that only step, time, values and weights are
+left to write. Calls that have no plan (nulls, texts, lists, nested mappings, odd keys) are not
+touched here: the caller writes them through Arrow, to the same bytes.
+
+The cache is bounded by `CACHE_BYTES`; what is pushed out is built again when it comes back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from rl_eventlog.schema import table
+from rl_eventlog.segment.template import Shape, Template, TemplateRows
+from rl_eventlog.types import Identity
+
+from .scalars import plain_floats
+from .text import text_of
+from .values import lookup, number_of
+
+CACHE_BYTES = 16 << 20
+_PLAN_BYTES = 2_000  # a plan's objects beside its message, roughly; measured
+_NAME_BYTES = 130  # a key's place in tuples, its name, and its share of the key
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    template: Template
+    axis_index: int | None
+    """Index of the key whose value is the position."""
+    size: int
+
+
+class MetricPlans:
+    """The plans of one writer. Not thread-safe where it fills templates: its rows are written under a lock.
+
+    Attributes:
+        evictions: plans pushed out so far.
+    """
+
+    def __init__(self, identity: Identity) -> None:
+        """Make an empty cache for the segments of this identity."""
+        self._schema: pa.Schema = table("metrics").open.with_metadata(identity.to_metadata("metrics"))
+        self._schema_message = self._schema.serialize().to_pybytes()
+        self._plans: dict[Any, _Plan | None] = {}
+        self._size = 0
+        self.evictions = 0
+
+    def rows(
+        self,
+        metrics: Mapping[str, Any],
+        step: int | None,
+        time_us: int,
+        prefix: str,
+        step_metric: str | None,
+        step_finished: bool,
+        weight: Any,
+        reduce: Any,
+    ) -> TemplateRows | None:
+        """The rows of a call, or None where it is none for a plan."""
+        if type(metrics) is not dict or not metrics:
+            return None
+        values = plain_floats(metrics.values())
+        if values is None:
+            return None
+        keys = tuple(metrics)
+        reduce_key = tuple(reduce.items()) if type(reduce) is dict else reduce
+        key = (keys, prefix, step_metric, step_finished, step is None, weight is None, reduce_key)
+        try:
+            plan = self._plans[key]
+        except KeyError:
+            plan = self._remember(key, self._build(keys, prefix, step_metric, step_finished, step, weight, reduce))
+        except TypeError:  # something in the call that cannot be a key
+            return None
+        if plan is None:
+            return None
+        weights = None if weight is None else _weights(weight, keys, prefix)
+        if weight is not None and weights is None:
+            return None
+        if plan.axis_index is None:
+            return plan.template, step, time_us, None, values, weights
+        return _on_axis(plan.template, plan.axis_index, step, time_us, list(values), weights)
+
+    def _build(
+        self,
+        keys: tuple[str, ...],
+        prefix: str,
+        step_metric: str | None,
+        step_finished: bool,
+        step: int | None,
+        weight: Any,
+        reduce: Any,
+    ) -> _Plan | None:
+        texts = (*keys, prefix, *(() if step_metric is None else (step_metric,)))
+        if not all(type(text) is str and text_of(text) == text for text in texts):
+            return None
+        names = [f"{prefix}/{key}" if prefix else key for key in keys]
+        axis_index = _axis_index(keys, names, step_metric)
+        reductions = [lookup(reduce, key, name) for key, name in zip(keys, names, strict=True)]
+        if axis_index is not None:
+            del names[axis_index], reductions[axis_index]
+        if not names or not all(r is None or (type(r) is str and text_of(r) == r) for r in reductions):
+            return None
+        shape = Shape(
+            names=tuple(names),
+            reductions=tuple(reductions),
+            axis=None if axis_index is None else step_metric,
+            closes_step=step_finished,
+            has_step=step is not None,
+            has_weights=weight is not None,
+        )
+        try:
+            template = Template(shape, self._schema, self._schema_message)
+        except ValueError:
+            return None
+        return _Plan(template, axis_index, template.size + _PLAN_BYTES)
+
+    def _remember(self, key: Any, plan: _Plan | None) -> _Plan | None:
+        self._plans[key] = plan
+        self._size += _size(key, plan)
+        while self._size > CACHE_BYTES:
+            oldest = next(iter(self._plans))
+            self._size -= _size(oldest, self._plans.pop(oldest))
+            self.evictions += 1
+        return plan
+
+
+def _size(key: Any, plan: _Plan | None) -> int:
+    return _NAME_BYTES * len(key[0]) + (plan.size if plan else 0)
+
+
+def _axis_index(keys: tuple[str, ...], names: list[str], step_metric: str | None) -> int | None:
+    """As the rule has it: a key of that name, else one whose name with the prefix it is."""
+    if step_metric in keys:
+        return keys.index(step_metric)
+    return names.index(step_metric) if step_metric in names else None
+
+
+def _weights(weight: Any, keys: tuple[str, ...], prefix: str) -> list[float] | None:
+    """A weight for each key; None where one has none."""
+    if isinstance(weight, Mapping):
+        numbers = [number_of(lookup(weight, key, f"{prefix}/{key}" if prefix else key)) for key in keys]
+    else:
+        numbers = [number_of(weight)] * len(keys)
+    return None if None in numbers else numbers  # type: ignore[return-value]
+
+
+def _on_axis(
+    template: Template,
+    index: int,
+    step: int | None,
+    time_us: int,
+    values: list[float],
+    weights: list[float] | None,
+) -> TemplateRows | None:
+    """The value at `index` is the position of the others; None where it is none."""
+    axis_value = values.pop(index)
+    if not math.isfinite(axis_value):
+        return None
+    if weights is not None:
+        del weights[index]
+    return template, step, time_us, axis_value, values, weights

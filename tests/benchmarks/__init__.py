@@ -1,0 +1,1 @@
+"""Benchmarks: run untimed as tests in CI, timed by `make bench`."""
