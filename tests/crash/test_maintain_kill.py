@@ -1,0 +1,165 @@
+"""SIGKILL while sealing, compacting, folding and removing: every row is there exactly once, and a later call goes on.
+
+The judge reads the raw files with pyarrow alone.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from rl_eventlog import EventWriter
+from rl_eventlog.maintain import compact, seal
+from rl_eventlog.reader import RunFiles
+from tests.support.raw import every_row
+from tests.support.upkeep import event_files, killed_writer, results
+
+pytestmark = pytest.mark.crash
+
+TABLES = ("metrics", "timings", "samples")
+STEPS = ("seal", "compact", "reclaim", "end")
+
+CHILD = """
+import sys
+from pathlib import Path
+from rl_eventlog.maintain import compact, seal
+path = Path(sys.argv[1])
+sys.stdin.readline()
+print("seal", flush=True)
+seal(path)
+print("compact", flush=True)
+compact(path)
+print("reclaim", flush=True)
+compact(path, reclaim_covered=True, grace_seconds=0)
+print("end", flush=True)
+sys.stdin.readline()
+"""
+
+
+def start(path: Path) -> subprocess.Popen[str]:
+    """A process that has imported everything and waits for a line."""
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def begin(child: subprocess.Popen[str]) -> None:
+    assert child.stdin
+    assert child.stdout
+    child.stdin.write("\n")
+    child.stdin.flush()
+    assert child.stdout.readline() == "seal\n"
+
+
+def kill(child: subprocess.Popen[str]) -> str:
+    """Kill it.
+
+    Returns:
+        The step it had begun last.
+    """
+    child.send_signal(signal.SIGKILL)
+    said = child.communicate(timeout=60)[0].split()
+    assert child.returncode == -signal.SIGKILL
+    return said[-1] if said else "seal"
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of writers that ended, each with many segments, and two that were killed."""
+    root = tmp_path_factory.mktemp("original")
+    for rank in range(3):
+        with EventWriter.open(
+            root, run="r", role="trainer", rank=rank, launch_id="one", capture_diff=False, segment_bytes=1
+        ) as log:
+            for step in range(8):
+                log.log_metrics({"loss": step / (rank + 1)}, step=step)
+                log.log_timing("training", 0.5, step=step)
+    for rank in (3, 4):
+        killed_writer(root, rank=rank, steps=40)
+    return root / "r"
+
+
+@pytest.fixture(scope="module")
+def rows(original: Path) -> dict[str, str]:
+    return {table: repr(sorted(every_row(original, table))) for table in TABLES}
+
+
+def check(path: Path, rows: dict[str, str]) -> None:
+    for table in TABLES:
+        assert repr(sorted(every_row(path, table))) == rows[table]
+    files = RunFiles.open(path)
+    for table in TABLES:
+        read = files.rows(table).select("writer", "seq").sort("writer", "seq").collect().rows()
+        assert repr(read) == rows[table]
+        assert files.gaps(table) == {}
+
+
+def kills(original: Path, rows: dict[str, str], tmp_path: Path, trials: int) -> Counter[str]:
+    generator = random.Random(1)
+    before = results(original)
+    phases: Counter[str] = Counter()
+    path = shutil.copytree(original, tmp_path / "timed" / "r")
+    with start(path) as child:
+        begin(child)
+        began = time.monotonic()
+        assert child.stdout
+        while child.stdout.readline() != "end\n":
+            pass
+        takes = time.monotonic() - began
+        kill(child)
+    check(path, rows)
+    leftovers = 0
+    for trial in range(trials):
+        path = shutil.copytree(original, tmp_path / str(trial) / "r")
+        with start(path) as child:
+            begin(child)
+            time.sleep(generator.uniform(0, takes))
+            phases[kill(child)] += 1
+        check(path, rows)
+        leftovers += len(list(path.rglob(".tmp-*")))
+        seal(path)
+        compact(path)
+        compact(path, reclaim_covered=True, grace_seconds=0)
+        check(path, rows)
+        assert len(event_files(path)) == 3
+        after = results(path)
+        assert {key: after[key] for key in after if key != "info"} == {
+            key: before[key] for key in before if key != "info"
+        }
+        shutil.rmtree(path)
+    print(f"{trials} kills within {takes:.2f} s, phases {dict(phases)}, {leftovers} temporary files left")
+    return phases
+
+
+def test_a_kill_at_any_moment_loses_and_doubles_nothing(original: Path, rows: dict[str, str], tmp_path: Path) -> None:
+    assert set(kills(original, rows, tmp_path, 12)) <= set(STEPS)
+
+
+@pytest.mark.soak
+def test_many_kills_at_any_moment_lose_and_double_nothing(original: Path, rows: dict[str, str], tmp_path: Path) -> None:
+    assert set(kills(original, rows, tmp_path, 300)) >= set(STEPS[:3])
+
+
+def test_two_processes_at_once_are_harmless(original: Path, rows: dict[str, str], tmp_path: Path) -> None:
+    path = shutil.copytree(original, tmp_path / "r")
+    with start(path) as one, start(path) as other:
+        for child in (one, other):
+            begin(child)
+        for child in (one, other):
+            assert child.stdout
+            while (line := child.stdout.readline()) != "end\n":
+                assert line, "it failed"
+        kill(one)
+        kill(other)
+    check(path, rows)
+    compact(path, reclaim_covered=True, grace_seconds=0)
+    assert len(event_files(path)) == 3
+    check(path, rows)
