@@ -10,7 +10,9 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from rl_eventlog.layout import RunLayout, open_name
 from rl_eventlog.maintain import compact, fold, removal, seal
 from rl_eventlog.maintain.removal import Reclaimed
 from rl_eventlog.reader import RunFiles
+from rl_eventlog.segment.coverage import Candidate
 from rl_eventlog.segment.open_segment import OpenSegment
 from rl_eventlog.segment.seal import seal_open
 from rl_eventlog.types import Identity
@@ -94,6 +97,24 @@ class Writer:
         write_durably(self.layout.end(self.identity.writer), encode_document(record))
 
 
+def _rows(candidates: Iterable[Candidate]) -> set[tuple[str, int]]:
+    return {
+        (writer, seq)
+        for candidate in candidates
+        for writer, spans in candidate.holds.items()
+        for span in spans
+        for seq in range(span.first, span.last + 1)
+    }
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A file as it once was."""
+
+    path: Path
+    content: bytes = field(repr=False)
+
+
 class FilesOfARun(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +124,7 @@ class FilesOfARun(RuleBasedStateMachine):
         # the machine cuts no power: waiting for the disk would be most of its time
         self.stack.enter_context(patch("os.fsync", lambda _: None))
         self.acknowledged: set[tuple[str, int]] = set()
-        self.copies: list[tuple[Path, bytes]] = []
+        self.copies: list[Copy] = []
         self.cut = False
 
     def teardown(self) -> None:
@@ -191,18 +212,31 @@ class FilesOfARun(RuleBasedStateMachine):
     @rule(data=st.data())
     def a_copy_is_made(self, data: st.DataObject) -> None:
         path = data.draw(st.sampled_from(self.files()))
-        self.copies = [*self.copies[-MAX_COPIES:], (path, path.read_bytes())]
+        self.copies = [*self.copies[-MAX_COPIES:], Copy(path, path.read_bytes())]
 
     @precondition(lambda self: self.copies)
     @rule(data=st.data(), part=st.one_of(st.just(1.0), st.floats(0.0, 0.99)), altered=st.booleans())
     def an_old_copy_comes_back(self, data: st.DataObject, part: float, altered: bool) -> None:
         """Whole, or cut by a full disk, or altered behind its footer, where the file is gone meanwhile."""
-        path, content = data.draw(st.sampled_from(self.copies))
+        copy = data.draw(st.sampled_from(self.copies))
+        path, content = copy.path, copy.content
         if not path.exists():
             if altered and path.suffix == ".parquet":
                 content = content[:4] + bytes([content[4] ^ 0xFF]) + content[5:]
             path.write_bytes(content[: int(len(content) * part)])
             self.cut = self.cut or part < 1.0
+
+    @rule(data=st.data())
+    def a_file_whose_rows_others_hold_is_altered(self, data: st.DataObject) -> None:
+        """Behind its footer: only the digest tells that it holds nothing any more."""
+        look = RunFiles.open(self.path, digests=True).table(TABLE)
+        # an open segment is no cover here: its owner, who read the sealed file back once, removes it
+        closed = [candidate for candidate in look.candidates if candidate.level != "open"]
+        spare = [one.path for one in closed if _rows([one]) <= _rows(other for other in closed if other is not one)]
+        if spare:
+            path = data.draw(st.sampled_from(spare))
+            content = path.read_bytes()
+            path.write_bytes(content[:4] + bytes([content[4] ^ 0xFF]) + content[5:])
 
     @invariant()
     def no_row_is_doubled_and_none_is_lost(self) -> None:

@@ -20,6 +20,7 @@ from rl_eventlog.maintain.removal import Reclaimed
 from rl_eventlog.reader import RunFiles, read_folded
 from rl_eventlog.schema import table as table_schema
 from rl_eventlog.segment.compacted import write_compacted
+from rl_eventlog.segment.seal import seal_open
 from rl_eventlog.segment.sealed import file_digest, read_footer
 from rl_eventlog.sync import replay
 from rl_eventlog.types import Span
@@ -265,6 +266,30 @@ def test_a_foreign_seal_of_a_shorter_copy_is_merged_once(run: Path) -> None:
     report = compact(run, reclaim_covered=True, grace_seconds=0)
     assert (report.compacted, report.removed) == ((), (metrics,))
     assert results(run) == before
+
+
+def test_a_prefix_that_was_compacted_and_the_whole_segment_are_merged_once(tmp_path: Path) -> None:
+    """Someone sealed a copy of a live segment, someone compacted it, and the segment went on."""
+    path = killed_writer(tmp_path)
+    killed_writer(tmp_path, rank=1)
+    (segment, _) = (path / "events/metrics").glob("*/*.arrows")
+    copy = tmp_path / segment.name
+    copy.write_bytes(segment.read_bytes()[: segment.stat().st_size * 2 // 3])
+    (prefix,) = seal_open(copy, 0, "metrics")
+    shutil.copy(prefix, segment.parent)
+    (other,) = (one for one in (path / "events/metrics").glob("*/*.arrows") if one != segment)
+    seal_open(other, 0, "metrics")
+    before = results(path)
+    compact(path)
+    seal(path)
+    compact(path)
+    (second,) = path.glob("events/metrics/compacted/*.c2.parquet")
+    assert pq.read_metadata(second).num_rows == 20
+    compact(path, reclaim_covered=True, grace_seconds=0)
+    assert compacted(path, "metrics") == [second]
+    seal(path, reclaim_covered=True, grace_seconds=0)
+    assert event_files(path, "*.arrows") == []
+    assert results(path) == before
 
 
 def test_a_sync_sends_nothing_anew(run: Path, tmp_path: Path) -> None:
