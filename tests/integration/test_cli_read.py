@@ -192,12 +192,13 @@ def test_what_merging_had_to_decide_is_a_warning_without_a_status(tmp_path: Path
 
 
 def test_the_exception_by_which_a_run_ended_is_shown(tmp_path: Path) -> None:
-    with (
-        pytest.raises(ValueError, match="no more"),
-        EventWriter.open(tmp_path, run="failed", role="trainer", rank=0, capture_diff=False) as log,
-    ):
-        log.log_metrics({"loss": 1.0}, step=0)
-        raise ValueError("no more")
+    def train() -> None:
+        with EventWriter.open(tmp_path, run="failed", role="trainer", rank=0, capture_diff=False) as log:
+            log.log_metrics({"loss": 1.0}, step=0)
+            raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        train()
     path = tmp_path / "failed"
     shown = rleventlog("show", path)
     assert shown.status == 0
