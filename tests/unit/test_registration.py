@@ -171,6 +171,32 @@ class TestResume:
         )
         assert first.endswith(f"seconds ago: {tmp_path / 'r'}")
 
+    def test_every_rank_without_a_common_launch_is_warned_once_there_is_another(self, tmp_path: Path) -> None:
+        code = (
+            "import sys; from rl_eventlog import EventWriter; "
+            "EventWriter.open(sys.argv[1], run='r', capture_diff=False).close()"
+        )
+        # a process between us and each rank, as a shell would be
+        shell = "import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', *sys.argv[1:]]).returncode)"
+
+        def start(rank: int, **env: str) -> str:
+            done = subprocess.run(
+                [sys.executable, "-c", shell, code, str(tmp_path)],
+                env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "3", **env},
+                check=True,
+                capture_output=True,
+                text=True,
+            )
+            return done.stderr
+
+        assert start(0) == ""
+        for rank in (1, 2):
+            (line,) = start(rank).splitlines()
+            assert line.startswith(f"rl-eventlog: WARNING: rank {rank} of 3 has no launch id from a launcher, ")
+            assert "Give all of them the same RLEVENTLOG_LAUNCH_ID (or launch_id=)" in line
+        assert "WARNING" not in start(1, RLEVENTLOG_LAUNCH_ID="l")
+        assert len(list((tmp_path / "r" / "launches").iterdir())) == 4
+
     def test_what_earlier_launches_there_were_is_recorded_oldest_first(self, tmp_path: Path) -> None:
         for launch in ("z", "m"):
             enter(tmp_path, launch_id=launch).close()
