@@ -642,7 +642,7 @@ class TestSegments:
         assert list(log.path.rglob("*.arrows")) == []
 
     def test_segments_rotate_by_age_too(self, tmp_path: Path) -> None:
-        log = EventWriter.open(tmp_path, run="r", capture_diff=False, segment_seconds=0.0, fsync_interval_seconds=0.01)
+        log = EventWriter.open(tmp_path, run="r", capture_diff=False, segment_seconds=1e-9, fsync_interval_seconds=0.01)
         log.log_metrics({"a": 1})
         _wait_for(lambda: list(log.path.rglob("*.parquet")), bool)
         log.log_metrics({"a": 2})
