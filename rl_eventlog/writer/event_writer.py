@@ -56,7 +56,7 @@ class EventWriter(LogCalls):
         self._last_call = time.monotonic()
         self._forked_from: str | None = None
         self._locked = threading.RLock()  # starting and closing; a signal handler may come in
-        self._session: Session | None = Session(options, self._activity, provenance=facts)
+        self._session: Session | None = Session(options, self._activity, self._skips, provenance=facts)
         for warning in self._session.warnings:
             logger.warning("rl-eventlog: %s", warning)
         if diff:
@@ -215,7 +215,9 @@ class EventWriter(LogCalls):
             with self._locked:
                 if self._session is None:
                     try:
-                        self._session = Session(self._options, self._activity, forked_from=self._forked_from)
+                        self._session = Session(
+                            self._options, self._activity, self._skips, forked_from=self._forked_from
+                        )
                     except OpenError as error:
                         if not self._options.raise_errors:
                             raise
