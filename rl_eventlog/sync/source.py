@@ -30,7 +30,7 @@ from .view import SCHEMA
 TABLES = ("metrics", "timings", "hparams", "samples")
 """What is sent."""
 UNSENT_TABLES = ("distributions", "artifacts", "gpu_samples")
-"""What no target gets yet, as a whole; of samples and markers only some are left."""
+"""What no target gets yet and sync does not read: only their footers are looked at, to count."""
 
 
 class Source:
@@ -132,10 +132,7 @@ class Source:
         return [Checkpoint(**row) for row in rows.to_dicts()]
 
     def not_sent(self) -> dict[str, int]:
-        """Rows as they were logged that no target gets yet, by what they are; what there is none of is left out.
-
-        Of what is not sent only the footers are looked at.
-        """
+        """Rows as they were logged that no target gets yet, by what they are; what there is none of is left out."""
         counts = {
             table: sum(map(len, look(self._files.layout, table, self.run_uid).coverage.covered.values()))
             for table in UNSENT_TABLES
