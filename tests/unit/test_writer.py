@@ -598,10 +598,23 @@ class TestClose:
             with pytest.raises(WriterClosedError, match=r"run is closed: open a new one"):
                 call()
 
-    def test_flush_puts_rows_on_disk_and_is_harmless_after_close(self, log: EventWriter) -> None:
+    def test_flush_puts_rows_on_disk_and_is_harmless_after_close(
+        self, log: EventWriter, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        synced: set[int] = set()
+        fsync = os.fsync
+
+        def watched(fd: int) -> None:
+            fsync(fd)
+            synced.add(os.fstat(fd).st_ino)
+
+        monkeypatch.setattr(os, "fsync", watched)
         log.log_metrics({"a": 1})
-        log.flush()
+        log.mark("m")
+        segments = {path.stat().st_ino for path in log.path.glob("events/*/*/*.arrows")}
+        assert len(segments) >= 2
         log.flush(fsync=True)
+        assert segments <= synced
         log.close()
         log.flush(fsync=True)
 
