@@ -6,6 +6,7 @@ EventLogError
    - SegmentError                       one file cannot be used: path and reason
  x RunNotFoundError (also FileNotFoundError)
  x IdentityError (also ValueError)      the process does not know its run or its rank
+ x OptionError (also ValueError)        an argument has a value it cannot have
  x OpenError (also OSError)             a writer could not be opened: path and reason
  x WriterClosedError (also RuntimeError)
  x WriteError (also OSError)            rows could not be written, and ``on_error="raise"``
@@ -57,6 +58,10 @@ class RunNotFoundError(EventLogError, FileNotFoundError):
 
 class IdentityError(EventLogError, ValueError):
     """The process cannot tell its run, role or rank; the message says what to set."""
+
+
+class OptionError(EventLogError, ValueError):
+    """An argument has a value it cannot have; the message names the argument and what it may be."""
 
 
 class OpenError(EventLogError, OSError):

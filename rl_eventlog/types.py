@@ -11,6 +11,8 @@ from typing import Literal
 FORMAT_VERSION = "1.0"
 MAX_SEQ = 2**63 - 2
 """Highest seq: one more still counts rows in 64 bits."""
+REDUCTIONS = ("mean", "sum", "min", "max", "last", "std", "p50", "p90", "p95", "p99", "none")
+"""Reductions that this version merges; the set is open, `none` keeps ranks apart."""
 Level = Literal["compacted", "sealed", "open"]
 
 

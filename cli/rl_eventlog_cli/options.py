@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from rl_eventlog import Run
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")]
 Utc = Annotated[bool, typer.Option("--utc", help="Show times in UTC, not in local time.")]
@@ -31,3 +34,27 @@ SUCCESS, FAILED, USAGE = 0, 1, 2
 def default_root() -> Path:
     """Where runs are looked for: `$RLEVENTLOG_DIR`, else `./runs`."""
     return Path(os.environ.get("RLEVENTLOG_DIR") or "runs")
+
+
+def hint(path: Path, error: Exception | None) -> str:
+    """What to add to an error about `path`: where a run of that name lies, if that is what was meant; else nothing."""
+    from rl_eventlog.errors import RunNotFoundError
+
+    meant = default_root() / path
+    wrong = isinstance(error, RunNotFoundError) and not path.exists() and meant.is_dir()
+    return f"; try {meant}" if wrong else ""
+
+
+def open_run(path: Path) -> Run:
+    """The run in a folder, its sealed files compared with their digests.
+
+    Raises:
+        RunNotFoundError: there is none; the message says where one of that name is.
+    """
+    from rl_eventlog import Run
+    from rl_eventlog.errors import RunNotFoundError
+
+    try:
+        return Run(path, check="digest")
+    except RunNotFoundError as error:
+        raise RunNotFoundError(f"{error}{hint(path, error)}") from error

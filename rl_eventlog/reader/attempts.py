@@ -90,7 +90,7 @@ def identities(writers: Mapping[str, WriterFacts], launches: list[Launch]) -> pl
     """One row a writer: its attempt, which rank it is, and which incarnation of it.
 
     Writers with one (attempt, role, rank_key) are one rank; the later incarnation wins. A fork is
-    its parent's rank and incarnation; an unknown rank is a rank of its own, or its Ray actor's.
+    its parent's rank and incarnation; an unknown rank is that of its process, or of its Ray actor.
     """
     attempts = {launch.id: launch.attempt for launch in launches}
     roots = {writer: _root(writer, writers) for writer in writers}
@@ -136,4 +136,9 @@ def _root(writer: str, writers: Mapping[str, WriterFacts]) -> str:
 def _rank_key(facts: WriterFacts) -> str:
     if facts.rank is not None:
         return f"rank {facts.rank}"
-    return f"actor {facts.actor}" if facts.actor else f"writer {facts.writer}"
+    if facts.actor:
+        return f"actor {facts.actor}"
+    if facts.boot_id is None or facts.pid is None or facts.process_start is None:
+        return f"writer {facts.writer}"
+    # a notebook that opens the run again in the same process is one rank, not two to be averaged
+    return f"process {facts.boot_id} {facts.pid_namespace} {facts.pid} {facts.process_start}"

@@ -5,8 +5,10 @@ Pure functions from LazyFrame to LazyFrame: they read no file and collect nothin
 
 from __future__ import annotations
 
+from rl_eventlog.types import REDUCTIONS
+
 from .hparams import hparam_history, hparam_warnings, latest_hparams
-from .metrics import REDUCTIONS, each_rank, merge_metrics, metric_warnings
+from .metrics import each_rank, merge_metrics, metric_warnings
 from .names import name_matches
 from .overlap import Attempts, identify, resume_warnings, select_view, with_position
 from .timings import merge_timings, sum_spans

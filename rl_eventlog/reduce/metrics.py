@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from rl_eventlog.types import REDUCTIONS
+
 SERIES = ("role", "name", "axis")
 _POINT = (*SERIES, "position", "attempt")
 
@@ -65,9 +67,6 @@ _MERGES: dict[str, pl.Expr] = {
     "std": _VARIANCE.sqrt(),
     **{name: linear_quantile(_VALUE, q) for name, q in QUANTILES.items()},
 }
-
-#: Reductions that this version merges; `none` keeps ranks apart.
-REDUCTIONS = (*_MERGES, "none")
 
 
 def merge_metrics(rows: pl.LazyFrame) -> pl.LazyFrame:

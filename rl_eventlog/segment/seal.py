@@ -35,7 +35,7 @@ def seal_open(path: Path, number: int, table: str) -> list[Path]:
         SchemaVersionError: a newer major version wrote it.
         OSError: a file cannot be read or written.
     """
-    content = read_open(path)
+    content = read_open(path, polite=True)
     if content.table != table:
         raise SegmentError(path, f"it holds rows of {content.table!r}, not of {table!r}")
     for _, rows in content.pieces:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from rl_eventlog.sinks.base import Payload
 
 _UNPREFIXED_ROLES = ("main", "trainer", "controller")
+_FREED = "metric/"
 _MICROSECONDS = 1_000_000
 _EXACT_INTEGERS = 2**53
 
@@ -45,10 +46,14 @@ def history_rows(payload: Payload) -> Iterator[HistoryRow]:
 
 
 def position_key(role: str, axis: str | None) -> str:
-    """Name of the x-axis at W&B: `step`, `<role>_step`, or the axis, prefixed as series are."""
-    if axis is None:
-        return "step" if role in _UNPREFIXED_ROLES else f"{role}_step"
-    return _with_role(role, axis)
+    """Name of the x-axis at W&B: `step`, `<role>_step`, or the axis, prefixed as series are.
+
+    Names that W&B refuses or keeps for itself become `axis/<name>`; an asterisk, which its client takes
+    for a pattern, becomes `_0x2a_`.
+    """
+    steps = "step" if role in _UNPREFIXED_ROLES else f"{role}_step"
+    key = steps if axis is None else _with_role(role, axis)
+    return (f"axis/{key}" if _is_unusable(key) else key).replace("*", "_0x2a_")
 
 
 def _with_role(role: str, name: str) -> str:
@@ -85,8 +90,19 @@ def _point_row(group: tuple[Any, ...], values: Json, time: int) -> HistoryRow:
 
 
 def _free_name(series: str, key: str) -> str:
-    """A name that hides neither the row's own keys nor those W&B keeps for itself."""
-    return f"metric/{series}" if series in (key, "attempt") or series.startswith("_") else series
+    """A name that W&B takes, and that hides neither the row's own keys nor those W&B keeps for itself.
+
+    Two series never share one: a series called `metric/step` moves too, so that it is not `step`'s.
+    """
+    hides_key = series.endswith(key) and not series.removesuffix(key).replace(_FREED, "")
+    return f"{_FREED}{series}" if hides_key or _is_unusable(series) else series
+
+
+def _is_unusable(name: str) -> bool:
+    """The rows' `attempt`, W&B's own names, those it refuses or cannot show, and what such a series becomes."""
+    while name.startswith(_FREED):
+        name = name.removeprefix(_FREED)
+    return name == "attempt" or name.startswith("_") or not name.strip()
 
 
 def _number(position: float) -> int | float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -75,6 +75,9 @@ class SyncReport:
     """Points that stay at the target though the latest view has them no longer."""
     unplaced: int
     """Points without a step, in series that have steps: not sent."""
+    not_sent: Mapping[str, int]
+    """Rows as logged that no target gets yet: `distributions`, `artifacts`, `gpu_samples`, `markers` and
+    `rollout_samples` (those of other splits than validation); what there is none of is left out."""
     gaps: tuple[Gap, ...]
     damaged: tuple[str, ...]
     """Files of the run that could not be used, or not wholly, each with the reason."""
@@ -133,6 +136,7 @@ def make_report(
         # with nothing held back, what is carried is what the view no longer has
         hidden=plan.hidden if plan else len(state.carried) if state else 0,
         unplaced=state.unplaced if state else 0,
+        not_sent=source.not_sent(),
         gaps=source.gaps(),
         damaged=tuple(source.problems),
         warnings=tuple(ledger.warnings),

@@ -16,6 +16,7 @@ import polars as pl
 
 from rl_eventlog.documents import now_utc
 from rl_eventlog.reader import WriterFacts
+from rl_eventlog.reader.segments import look
 from rl_eventlog.reduce import with_position
 from rl_eventlog.run import Run
 from rl_eventlog.run.info import Gap
@@ -28,6 +29,8 @@ from .view import SCHEMA
 
 TABLES = ("metrics", "timings", "hparams", "samples")
 """What is sent."""
+UNSENT_TABLES = ("distributions", "artifacts", "gpu_samples")
+"""What no target gets yet and sync does not read: only their footers are looked at, to count."""
 
 
 class Source:
@@ -127,6 +130,20 @@ class Source:
         markers = self._run.markers("checkpoint").filter(pl.col("step").is_not_null())
         rows = markers.select("role", "attempt", "step").unique().collect()
         return [Checkpoint(**row) for row in rows.to_dicts()]
+
+    def not_sent(self) -> dict[str, int]:
+        """Rows as they were logged that no target gets yet, by what they are; what there is none of is left out."""
+        counts = {
+            table: sum(map(len, look(self._files.layout, table, self.run_uid).coverage.covered.values()))
+            for table in UNSENT_TABLES
+        }
+        # the writer's own note that a step is done is for us alone
+        markers = self._files.rows("markers").filter(pl.col("name") != "step_closed")
+        rollouts = self._files.rows("samples").filter(pl.col("split") != "validation")
+        counts["markers"], counts["rollout_samples"] = (
+            frame.item() for frame in pl.collect_all([markers.select(pl.len()), rollouts.select(pl.len())])
+        )
+        return {what: rows for what, rows in counts.items() if rows}
 
     @cached_property
     def description(self) -> RunDescription:

@@ -33,10 +33,11 @@ from .session import Session
 from .skips import Skips
 from .text import text_of, to_json
 from .timers import Timer
-from .values import Sorted, lookup, number_of, numbers, sort_values, step_of
+from .values import Sorted, lookup, number_of, numbers, sort_values, start_of, step_of
 
 MAX_TEXT_BYTES = 64 << 10
 _INT64 = 1 << 63
+_SHOWN_CHARACTERS = 80
 _FAR_SECONDS = 1e12  # what a time in microseconds holds in 64 bits, and NaN is not below it
 _GPU_COLUMNS = {field.name: field.type for field in table("gpu_samples").open if field.name != "time"}
 P = ParamSpec("P")
@@ -94,7 +95,7 @@ class LogCalls(ABC):
     @_harmless
     def set_step(self, step: int | None) -> None:
         """The step of every later call that names none, timers included."""
-        self._step = None if step is None else self._whole(step)
+        self._step = None if step is None else self._whole(step, "set_step")
 
     def log_metrics(
         self,
@@ -113,13 +114,13 @@ class LogCalls(ABC):
             metrics: values by key. Scalars become metrics, lists and arrays distributions, texts
                 markers; nested mappings are flattened with ``/``.
             step: training step; `set_step`'s where not given.
-            prefix: put before each key, with a ``/``.
+            prefix: put before each key, with one ``/``.
             step_metric: key of the value that is the position on another x-axis, with or without
                 the prefix; it becomes no row of its own.
             step_finished: this process is done with the step.
             weight: weight in means over ranks, one for all keys or a mapping by key.
             reduce: how ranks are merged, one for all keys or a mapping by key or glob: mean, sum,
-                min, max, last, none, std, p50, p90, p95, p99.
+                min, max, last, none, std, p50, p90, p95, p99. Others are kept for later versions.
         """
         try:
             session = self._ready()
@@ -147,11 +148,11 @@ class LogCalls(ABC):
     ) -> None:
         """The rule of `log_metrics`, for calls that have no plan."""
         values = sort_values(metrics)
-        start = f"{text_of(prefix)}/" if prefix else ""
+        start = start_of(prefix)
         names = {key: start + key for key in (*values.scalars, *values.many, *values.texts)}
         axis_value = self._take_axis(values, names, step_metric)
         axis = None if axis_value is None else text_of(step_metric)
-        position = self._position(step, axis, axis_value, step_finished)
+        position = Position(step, time.time_ns() // 1000, axis, axis_value, step_finished)
         rows = [
             Metric(names[key], value, self._weight(weight, key, names[key]), self._reduction(reduce, key, names[key]))
             for key, value in values.scalars.items()
@@ -205,7 +206,7 @@ class LogCalls(ABC):
             start: when it began, seconds since 1970; unknown where not given.
         """
         self._ready()
-        position = self._position(step)
+        position = self._position(step, "log_timing")
         duration = number_of(seconds)
         if duration is None:
             self._skips.skip("no duration", text_of(name), type(seconds).__name__)
@@ -234,7 +235,7 @@ class LogCalls(ABC):
         except TypeError as error:
             self._skips.skip("no hyperparameters", "params", str(error))
             return
-        position = self._position(None)
+        position = self._position(None, "log_hyperparams")
         rows = [{"step": position.step, "time": position.time_us, "key": k, "value": v} for k, v in flat.items()]
         if rows:
             self._append("hparams", rows_batch("hparams", rows))
@@ -250,7 +251,7 @@ class LogCalls(ABC):
             name: name of the series.
         """
         self._ready()
-        position, name = self._position(step), text_of(name)
+        position, name = self._position(step, "log_histogram"), text_of(name)
         try:
             pair = isinstance(histogram, tuple) and [hasattr(part, "__len__") for part in histogram] == [True, True]
             columns = distributions.given_histogram(*histogram) if pair else distributions.sketch(numbers(histogram))
@@ -294,7 +295,7 @@ class LogCalls(ABC):
     def log_gpu_samples(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Log looks at GPUs and hosts: mappings with the columns of the gpu_samples table."""
         self._ready()
-        position = self._position(None)
+        position = self._position(None, "log_gpu_samples")
         filled = [self._gpu_row(row, position) for row in rows]
         if filled:
             self._append("gpu_samples", rows_batch("gpu_samples", filled))
@@ -311,9 +312,11 @@ class LogCalls(ABC):
             split: ``validation`` or ``rollout``.
         """
         self._ready()
-        position = self._position(step)
+        position = self._position(step, "log_samples")
         try:
-            batch = sample_rows(samples, step=position.step, split=text_of(split), time_us=position.time_us)
+            batch = sample_rows(
+                samples, step=position.step, split=text_of(split), time_us=position.time_us, skipped=self._skip_sample
+            )
         except (ValueError, TypeError) as error:
             self._skips.skip("no samples", text_of(split), text_of(error))
             return
@@ -326,23 +329,21 @@ class LogCalls(ABC):
     ) -> None:
         """Log that something happened: ``mark("checkpoint", step=100, path=...)``."""
         self._ready()
-        self._mark(name, self._position(step), level, text_of(text) or None, fields)
+        self._mark(name, self._position(step, "mark"), level, text_of(text) or None, fields)
 
     def _append(self, table: str, batch: pa.RecordBatch) -> None:
         if batch.num_rows:
             self._ready().rows.append(table, batch)
 
-    def _position(
-        self, step: int | None, axis: str | None = None, axis_value: float | None = None, closes_step: bool = False
-    ) -> Position:
-        return Position(self._chosen(step), time.time_ns() // 1000, axis, axis_value, closes_step)
+    def _position(self, step: int | None, call: str) -> Position:
+        return Position(self._chosen(step, call), time.time_ns() // 1000)
 
-    def _chosen(self, step: Any) -> int | None:
+    def _chosen(self, step: Any, call: str = "log_metrics") -> int | None:
         """The step of a call: its own, else `set_step`'s."""
         if step is None:
             step = self._step
         elif type(step) is not int or not -_INT64 <= step < _INT64:
-            step = self._whole(step)
+            step = self._whole(step, call)
         if step is not None:
             self._last_step = step
         return step if step is None else int(step)
@@ -359,25 +360,44 @@ class LogCalls(ABC):
                 return float(value)
         return None
 
-    def _whole(self, step: Any) -> int | None:
+    def _whole(self, step: Any, call: str) -> int | None:
         whole = step_of(step)
         if whole is None:
-            self._skips.skip("steps that are none", type(step).__name__, text_of(step))
+            kind = type(step).__name__
+            shown = text_of(step)[:_SHOWN_CHARACTERS]
+            message = (
+                f"step {shown!r} of {call} is no whole number of 64 bits ({kind}): its rows are kept without a step"
+            )
+            self._skips.note("steps that are none", f"{call} {kind}", message)
         return whole
 
     def _weight(self, declared: Any, key: str, name: str) -> float | None:
         weight = lookup(declared, key, name)
         number = number_of(weight)
         if number is None and weight is not None:
-            self._skips.skip("weights that are no numbers", name, type(weight).__name__)
+            message = f"weight of {name!r} is no number ({type(weight).__name__}): the row is kept with weight 1"
+            self._skips.note("weights that are no numbers", name, message)
+        elif number is not None and not 0 <= number < math.inf:
+            message = (
+                f"weight {number} of {name!r} is negative, NaN or infinite: the row is kept and not counted in means"
+            )
+            self._skips.note("weights that do not count", name, message)
         return number
 
     def _reduction(self, declared: Any, key: str, name: str) -> str | None:
         reduction = lookup(declared, key, name)
-        if reduction is None or isinstance(reduction, str):
-            return reduction and text_of(reduction)
+        if reduction is None:
+            return None
+        if isinstance(reduction, str):
+            text = text_of(reduction)
+            self._skips.check_reduction(text, name)
+            return text
         self._skips.skip("reductions that are no names", name, type(reduction).__name__)
         return None
+
+    def _skip_sample(self, index: int, kind: str) -> None:
+        message = f"sample {index} of log_samples is left out: it is no readable mapping but {kind}"
+        self._skips.note("samples skipped", kind, message)
 
     def _gpu_row(self, look: Mapping[str, Any], position: Position) -> dict[str, Any]:
         row: dict[str, Any] = {"step": position.step, "time": position.time_us, "device_node": host_name()}
@@ -432,7 +452,7 @@ class LogCalls(ABC):
         except OSError as error:
             self._skips.skip("artifacts not stored", text_of(error.filename), text_of(error))
             return
-        position = self._position(step)
+        position = self._position(step, "log_plot")
         self._append("artifacts", row_batch("artifacts", {"step": position.step, "time": position.time_us, **row}))
 
     def _failed(self, call: str, error: Exception) -> None:

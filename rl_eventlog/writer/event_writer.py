@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import logging
+import math
 import os
 import threading
 import time
@@ -20,13 +21,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rl_eventlog.errors import OpenError, WriteError, WriterClosedError
 from rl_eventlog.ids import new_ulid
 
 from .artifacts import store_artifact
 from .calls import LogCalls
+from .options import byte_count, one_of, seconds, step_number, tag_texts
 from .preload import load_all
 from .provenance import git_diff, provenance
 from .registration import Labels, Resume, inherit_launch, run_folder
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("rl_eventlog")
 
 OnError = Literal["warn", "raise"]
+_MAX_INTERVAL_SECONDS = 86_400.0
 
 
 class EventWriter(LogCalls):
@@ -53,7 +56,7 @@ class EventWriter(LogCalls):
         self._last_call = time.monotonic()
         self._forked_from: str | None = None
         self._locked = threading.RLock()  # starting and closing; a signal handler may come in
-        self._session: Session | None = Session(options, self._activity, provenance=facts)
+        self._session: Session | None = Session(options, self._activity, self._skips, provenance=facts)
         for warning in self._session.warnings:
             logger.warning("rl-eventlog: %s", warning)
         if diff:
@@ -68,7 +71,7 @@ class EventWriter(LogCalls):
         run: str | None = None,
         project: str | None = None,
         group: str | None = None,
-        tags: Sequence[str] = (),
+        tags: str | Sequence[str] = (),
         notes: str | None = None,
         role: str | None = None,
         rank: int | None = None,
@@ -93,7 +96,7 @@ class EventWriter(LogCalls):
             run: name of the run; else `$RLEVENTLOG_RUN`, else what the scheduler calls the job.
             project: project of the run at the targets.
             group: group of runs at the targets.
-            tags: free words.
+            tags: free words, one or several.
             notes: free text.
             role: what the process does; else `$RLEVENTLOG_ROLE`, the class of a Ray actor, or ``main``.
             rank: number within the role, from 0; else from the launcher, else unknown.
@@ -113,21 +116,26 @@ class EventWriter(LogCalls):
         Raises:
             OpenError: nothing could be written there; path and reason are named.
             IdentityError: the process cannot tell its run or its rank.
+            OptionError: an argument has a value it cannot have.
         """
+        one_of("resume", resume, get_args(Resume))
+        one_of("on_error", on_error, get_args(OnError))
         who = who_am_i(role=role, rank=rank, world_size=world_size, data_rank=data_rank, launch_id=launch_id)
         path, name = run_folder(root, run, who, new_ulid())
         options = Options(
             path=path,
             run=name,
             who=who,
-            labels=Labels(project, group, tuple(tags), notes),
+            labels=Labels(project, group, tag_texts(tags), notes),
             resume=resume,
-            resume_step=resume_step,
+            resume_step=step_number("resume_step", resume_step),
             parent_run=parent_run,
-            limits=Limits(segment_bytes, segment_seconds),
+            limits=Limits(
+                byte_count("segment_bytes", segment_bytes), seconds("segment_seconds", segment_seconds, most=math.inf)
+            ),
             raise_errors=on_error == "raise",
-            fsync_seconds=fsync_interval_seconds,
-            beat_seconds=beat_interval_seconds,
+            fsync_seconds=seconds("fsync_interval_seconds", fsync_interval_seconds, most=_MAX_INTERVAL_SECONDS),
+            beat_seconds=seconds("beat_interval_seconds", beat_interval_seconds, most=_MAX_INTERVAL_SECONDS),
         )
         load_all()
         carries_provenance = who.rank.rank in (0, None)
@@ -207,7 +215,9 @@ class EventWriter(LogCalls):
             with self._locked:
                 if self._session is None:
                     try:
-                        self._session = Session(self._options, self._activity, forked_from=self._forked_from)
+                        self._session = Session(
+                            self._options, self._activity, self._skips, forked_from=self._forked_from
+                        )
                     except OpenError as error:
                         if not self._options.raise_errors:
                             raise

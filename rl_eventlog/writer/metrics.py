@@ -21,8 +21,9 @@ from rl_eventlog.segment.template import Shape, Template, TemplateRows
 from rl_eventlog.types import Identity
 
 from .scalars import plain_floats
+from .skips import Skips
 from .text import text_of
-from .values import lookup, number_of
+from .values import lookup, number_of, start_of
 
 CACHE_BYTES = 16 << 20
 _PLAN_BYTES = 2_000  # a plan's objects beside its message, roughly; measured
@@ -44,8 +45,9 @@ class MetricPlans:
         evictions: plans pushed out so far.
     """
 
-    def __init__(self, identity: Identity) -> None:
-        """Make an empty cache for the segments of this identity."""
+    def __init__(self, identity: Identity, skips: Skips) -> None:
+        """Make an empty cache for the segments of this identity; `skips` hears of unknown reductions."""
+        self._skips = skips
         self._schema: pa.Schema = table("metrics").open.with_metadata(identity.to_metadata("metrics"))
         self._schema_message = self._schema.serialize().to_pybytes()
         self._plans: dict[Any, _Plan | None] = {}
@@ -100,7 +102,8 @@ class MetricPlans:
         texts = (*keys, prefix, *(() if step_metric is None else (step_metric,)))
         if not all(type(text) is str and text_of(text) == text for text in texts):
             return None
-        names = [f"{prefix}/{key}" if prefix else key for key in keys]
+        start = start_of(prefix)
+        names = [start + key for key in keys]
         axis_index = _axis_index(keys, names, step_metric)
         reductions = [lookup(reduce, key, name) for key, name in zip(keys, names, strict=True)]
         if axis_index is not None:
@@ -119,6 +122,8 @@ class MetricPlans:
             template = Template(shape, self._schema, self._schema_message)
         except ValueError:
             return None
+        for reduction, name in zip(reductions, names, strict=True):
+            self._skips.check_reduction(reduction, name)
         return _Plan(template, axis_index, template.size + _PLAN_BYTES)
 
     def _remember(self, key: Any, plan: _Plan | None) -> _Plan | None:
@@ -143,12 +148,16 @@ def _axis_index(keys: tuple[str, ...], names: list[str], step_metric: str | None
 
 
 def _weights(weight: Any, keys: tuple[str, ...], prefix: str) -> list[float] | None:
-    """A weight for each key; None where one has none."""
+    """A weight for each key; None where one has none, or one that the rule has to warn of."""
     if isinstance(weight, Mapping):
-        numbers = [number_of(lookup(weight, key, f"{prefix}/{key}" if prefix else key)) for key in keys]
+        start = start_of(prefix)
+        numbers = [number_of(lookup(weight, key, start + key)) for key in keys]
     else:
-        numbers = [number_of(weight)] * len(keys)
-    return None if None in numbers else numbers  # type: ignore[return-value]
+        numbers = [number_of(weight)]
+    found = [number for number in numbers if number is not None]
+    if len(found) < len(numbers) or min(found) < 0 or not sum(found) < math.inf:  # a NaN makes the sum NaN
+        return None
+    return found if isinstance(weight, Mapping) else found * len(keys)
 
 
 def _on_axis(

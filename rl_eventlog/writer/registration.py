@@ -116,6 +116,7 @@ def register(
                 }
             ),
         )
+        split = forked_from is None and _may_be_split(who) and bool(_launches_seen(layout, who))
         identity = Identity(run_uid, writer, who.launch.id, who.role, who.rank.rank, who.data_rank, host_name())
         document = _writer_document(identity, run, who, labels) | {
             "launches_seen": seen,
@@ -135,6 +136,8 @@ def register(
         ) from error
     if seen and who.rank.rank in (0, None) and forked_from is None:
         _say_joined(layout, run, seen)
+    if split:
+        _say_split(layout, run, who)
     return Registration(layout, identity, run, tuple(_place_warnings(path, run)))
 
 
@@ -216,9 +219,27 @@ def _say_joined(layout: RunLayout, run: str, seen: list[str]) -> None:
     age = f", begun {_age((now_utc() - oldest).total_seconds())} ago" if oldest else ""
     step = _last_step(layout)
     reached = "" if step is None else f", last step {step}"
-    line = f"joining the existing run {run!r} after {len(seen)} earlier launch(es){reached}{age}: {layout.path}"
+    _say(f"joining the existing run {run!r} after {len(seen)} earlier launch(es){reached}{age}: {layout.path}")
+
+
+def _may_be_split(who: WhoAmI) -> bool:
+    """Whether ranks of one start may have taken themselves for several: nothing but processes tells them apart."""
+    return (who.rank.world_size or 1) > 1 and who.launch.source in ("process", "parent")
+
+
+def _say_split(layout: RunLayout, run: str, who: WhoAmI) -> None:
+    """One line on every such rank: where each has its own shell, it is the only one to see its shell."""
+    number = "?" if who.rank.rank is None else who.rank.rank
+    _say(
+        f"WARNING: rank {number} of {who.rank.world_size} has no launch id from a launcher, and the run {run!r} holds "
+        f"another launch: ranks started together from separate shells count as restarts, one attempt each. Give all of "
+        f"them the same {LAUNCH_VARIABLE} (or launch_id=), another one at each restart: {layout.path}"
+    )
+
+
+def _say(line: str) -> None:
     with suppress(OSError, ValueError):  # nobody listens
-        print(f"rl-eventlog: {line}", file=sys.stderr)  # noqa: T201 -- the promised line, on stderr
+        print(f"rl-eventlog: {line}", file=sys.stderr)  # noqa: T201 -- lines for people, on stderr
 
 
 def _last_step(layout: RunLayout) -> int | None:

@@ -284,7 +284,8 @@ class RowStore:
             else:
                 return
         try:  # in a new segment, with the same seqs
-            self._new_segment(table, state).append(rows)
+            if self._new_segment(table, state).append(rows) > self._rotation_bytes:
+                self._end_segment(table, state)
         except OSError as caught:
             self._end_segment(table, state)
             self._lose(table, rows[0].rows if isinstance(rows, tuple) else rows.num_rows, error or caught)

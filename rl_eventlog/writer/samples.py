@@ -7,7 +7,7 @@ not fit its column goes there too, under its own name.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +25,9 @@ _GIVEN = {field.name: field.type for field in _SCHEMA if field.name not in {*_OF
 """Columns that a record may fill."""
 
 
-def sample_rows(samples: Any, *, step: int | None, split: str, time_us: int) -> pa.RecordBatch:
+def sample_rows(
+    samples: Any, *, step: int | None, split: str, time_us: int, skipped: Callable[[int, str], None]
+) -> pa.RecordBatch:
     """Rows for one call.
 
     Args:
@@ -33,19 +35,24 @@ def sample_rows(samples: Any, *, step: int | None, split: str, time_us: int) -> 
         step: step of the call, null where there is none.
         split: `validation` or `rollout`.
         time_us: microseconds since 1970.
+        skipped: told index and type of each record that is no mapping or cannot be read; the others are kept.
 
     Raises:
         ValueError: the columns differ in length, or the object is none of these.
     """
-    rows = [_row(record, index) for index, record in enumerate(_records(samples))]
-    for row in rows:
-        row |= {"step": step, "time": time_us, "split": split}
+    rows = []
+    for index, record in enumerate(_records(samples)):
+        try:
+            rows.append(_row(record, index) | {"step": step, "time": time_us, "split": split})
+        except Exception:  # noqa: BLE001 -- a record is the user's object: its own code may raise anything
+            skipped(index, type(record).__name__)
     return pa.RecordBatch.from_arrays(
         [build_array([row.get(field.name) for row in rows], field.type) for field in _SCHEMA], schema=_SCHEMA
     )
 
 
-def _records(samples: Any) -> list[Mapping[str, Any]]:
+def _records(samples: Any) -> list[Any]:
+    """One object a sample, mappings but for those of a list that is not all of them."""
     if hasattr(samples, "to_pylist"):  # Arrow table or batch
         return list(samples.to_pylist())
     if hasattr(samples, "to_dicts"):  # Polars frame
@@ -58,7 +65,7 @@ def _records(samples: Any) -> list[Mapping[str, Any]]:
         if len(set(lengths.values())) > 1:
             raise ValueError(f"the columns of samples differ in length: {lengths}")
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    if isinstance(samples, Sequence) and all(isinstance(record, Mapping) for record in samples):
+    if isinstance(samples, Sequence) and (not samples or any(isinstance(record, Mapping) for record in samples)):
         return list(samples)
     raise ValueError(
         f"samples must be records, columns, an Arrow table or a Polars frame, not {type(samples).__name__}"
@@ -70,6 +77,13 @@ def _plain(value: Any) -> Any:
 
 
 def _row(record: Mapping[Any, Any], index: int) -> dict[str, Any]:
+    """The row of a record.
+
+    Raises:
+        Exception: the record is none, or what its own code raises.
+    """
+    if not isinstance(record, Mapping):
+        raise TypeError
     row: dict[str, Any] = {}
     extra: dict[str, Any] = {}
     for key, value in record.items():

@@ -20,6 +20,7 @@ from .heartbeat import Background, Heartbeat, call_within
 from .metrics import MetricPlans
 from .registration import Labels, Resume, register
 from .rows import Limits, RowStore
+from .skips import Skips
 from .text import text_of
 from .whoami import WhoAmI
 
@@ -76,6 +77,7 @@ class Session:
         self,
         options: Options,
         activity: Callable[[], dict[str, Any]],
+        skips: Skips,
         *,
         forked_from: str | None = None,
         provenance: Mapping[str, Any] | None = None,
@@ -85,6 +87,7 @@ class Session:
         Args:
             options: of the writer.
             activity: the heartbeat's fields that only the writer knows.
+            skips: where the writer tells what is odd about its calls.
             forked_from: writer of the parent process.
             provenance: of the attempt, from the process that carries it.
 
@@ -108,7 +111,7 @@ class Session:
         self.layout = registration.layout
         self.warnings = registration.warnings
         self.rows = RowStore(self.layout, registration.identity, options.limits, raise_errors=options.raise_errors)
-        self.plans = MetricPlans(registration.identity)
+        self.plans = MetricPlans(registration.identity, skips)
         self._activity = activity
         self._beat_seconds = options.beat_seconds
         self._next_beat = 0.0

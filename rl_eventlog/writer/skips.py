@@ -1,9 +1,11 @@
-"""What could not be logged: counted by reason, and named once a key so that no log is flooded."""
+"""What could not be logged, or not as it was meant: counted by reason, named once a key so that no log is flooded."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
+
+from rl_eventlog.types import REDUCTIONS
 
 logger = logging.getLogger("rl_eventlog")
 
@@ -26,6 +28,23 @@ class Skips:
         self.counters[reason] += 1
         if self.first_time(reason, key):
             logger.warning("rl-eventlog skips %r (%s): %s", key, reason, detail)
+
+    def note(self, reason: str, key: str, message: str) -> None:
+        """Count something that is logged otherwise than it was meant; say so the first time."""
+        self.counters[reason] += 1
+        if self.first_time(reason, key):
+            logger.warning("rl-eventlog: %s", message)
+
+    def check_reduction(self, reduction: str | None, name: str) -> None:
+        """Warn, once a name, of a reduction that this version does not know: it may be a typing error."""
+        if reduction is None or reduction in REDUCTIONS or not self.first_time("unknown reduction", name):
+            return
+        logger.warning(
+            "rl-eventlog does not know the reduction %r of %r and will not merge its ranks; known are %s",
+            reduction,
+            name,
+            ", ".join(REDUCTIONS),
+        )
 
     def first_time(self, reason: str, key: str) -> bool:
         """Whether (reason, key) is new; beyond 10,000 keys nothing is."""

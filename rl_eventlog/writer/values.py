@@ -153,6 +153,12 @@ def step_of(step: Any) -> int | None:
     return whole if usable else None
 
 
+def start_of(prefix: Any) -> str:
+    """What comes before each key: the prefix and one ``/``, or nothing."""
+    text = text_of(prefix).rstrip("/") if prefix else ""
+    return f"{text}/" if text else ""
+
+
 def lookup(declared: Any, key: str, name: str) -> Any:
     """What `reduce=` or `weight=` says of one key: one value for all, or a mapping by key, name or glob."""
     if declared is None or not isinstance(declared, Mapping):

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from rl_eventlog.errors import IdentityError
 from rl_eventlog.host import environment_names, parent_of, process_key
 
+from .options import rank_number
 from .ray_context import RayContext, ray_context
 
 LAUNCH_VARIABLE = "RLEVENTLOG_LAUNCH_ID"
@@ -67,8 +68,10 @@ def who_am_i(
     """Find out; arguments that are given stand.
 
     Raises:
-        IdentityError: a variable that should be a number is none, or a rank is outside its world.
+        IdentityError: an argument or a variable that should be a number is none, or a rank is outside its world.
     """
+    rank, world_size = rank_number("rank", rank), rank_number("world_size", world_size)
+    data_rank = rank_number("data_rank", data_rank)
     env = os.environ if env is None else env
     ray = ray_context()
     found = _rank(env, ray)

@@ -52,6 +52,7 @@ def test_ls_json_is_what_the_documentation_says(tmp_path: Path) -> None:
         "group": "pair",
         "tags": ["quick"],
         "state": "finished",
+        "ended_by": [],
         "attempts": 1,
         "roles": [{"role": "trainer", "state": "finished", "ranks_seen": 2, "ranks_expected": 2}],
         "last_step": 3,
@@ -126,7 +127,7 @@ def test_show_json_is_what_the_documentation_says(tmp_path: Path) -> None:
     assert metrics["train/loss"]["value"] == 0.375
     assert metrics["train/loss"]["position"] == 3.0
     assert metrics["train/loss"]["time"].endswith("Z")
-    assert document["gaps"] == document["damaged_files"] == document["findings"] == []
+    assert document["gaps"] == document["damaged_files"] == document["findings"] == document["warnings"] == []
     assert set(document) == {
         "name",
         "path",
@@ -136,6 +137,7 @@ def test_show_json_is_what_the_documentation_says(tmp_path: Path) -> None:
         "tags",
         "notes",
         "state",
+        "ended_by",
         "started",
         "last_seen",
         "nodes",
@@ -151,6 +153,7 @@ def test_show_json_is_what_the_documentation_says(tmp_path: Path) -> None:
         "damaged_files",
         "findings",
         "thresholds",
+        "warnings",
     }
 
 
@@ -166,6 +169,45 @@ def test_show_can_be_limited_to_some_metrics(tmp_path: Path) -> None:
     path = two_ranks(tmp_path)
     names = [one["name"] for one in rleventlog("show", path, "--metric", "*/tok*", "--json").json()["metrics"]]
     assert names == ["train/tokens"]
+
+
+def test_show_names_a_glob_that_matches_nothing_and_says_what_there_is(tmp_path: Path) -> None:
+    result = rleventlog("show", two_ranks(tmp_path), "--metric", "eval/*", "--metric", "train/loss")
+    assert result.status == 0
+    assert result.err == "no metric matches 'eval/*': there are train/loss, train/tokens\n"
+    assert "train/loss" in result.out
+
+
+def test_what_merging_had_to_decide_is_a_warning_without_a_status(tmp_path: Path) -> None:
+    with EventWriter.open(tmp_path, run="odd", role="trainer", rank=0, capture_diff=False) as log:
+        log.log_metrics({"loss": 1.0, "tokens": 2.0}, step=0, reduce={"tokens": "sideways"})
+    result = rleventlog("show", log.path)
+    assert result.status == 0
+    assert "warning: unknown reduction: trainer tokens: " in result.err
+    document = rleventlog("show", log.path, "--json").json()
+    assert [(one["kind"], one["role"], one["name"]) for one in document["warnings"]] == [
+        ("unknown_reduction", "trainer", "tokens")
+    ]
+    assert document["findings"] == []
+
+
+def test_the_exception_by_which_a_run_ended_is_shown(tmp_path: Path) -> None:
+    def train() -> None:
+        with EventWriter.open(tmp_path, run="failed", role="trainer", rank=0, capture_diff=False) as log:
+            log.log_metrics({"loss": 1.0}, step=0)
+            raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        train()
+    path = tmp_path / "failed"
+    shown = rleventlog("show", path)
+    assert shown.status == 0
+    assert shown.out.splitlines()[0].split() == ["failed", "finished:", "ValueError"]
+    assert ["trainer", "finished:", "ValueError"] in [line.split()[:3] for line in shown.out.splitlines()]
+    assert "finished: ValueError" in rleventlog("ls", tmp_path).out
+    document = rleventlog("show", path, "--json").json()
+    assert (document["state"], document["ended_by"]) == ("finished", ["ValueError"])
+    assert rleventlog("ls", tmp_path, "--json").json()["runs"][0]["ended_by"] == ["ValueError"]
 
 
 def test_show_names_a_damaged_file_and_shows_the_rest(tmp_path: Path) -> None:
@@ -225,6 +267,16 @@ def test_a_path_that_is_no_run_is_named_with_a_remedy(tmp_path: Path) -> None:
             assert "Traceback" not in result.err
 
 
+def test_a_bare_name_is_answered_with_the_folder_of_that_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    two_ranks(tmp_path / "runs", "small")
+    for command in (["show", "small"], ["samples", "small"], ["sync", "small", "--to", "tensorboard"]):
+        result = rleventlog(*command)
+        assert result.status == 1, command
+        assert result.err.endswith("; try runs/small\n"), command
+    assert "try" not in rleventlog("show", "other").err
+
+
 def test_a_newer_major_version_is_refused_clearly(tmp_path: Path) -> None:
     path = of_newer_version(tmp_path, "newer")
     for command in ("show", "samples"):
@@ -268,6 +320,14 @@ def test_samples_can_be_chosen_by_step_prompt_and_reward(with_samples: Path) -> 
     assert responses(with_samples, "--prompt", "question 3") == ["answer 1.3", "answer 2.3"]
     assert responses(with_samples, "--step", "1", "--best", "2") == ["answer 1.3", "answer 1.2"]
     assert responses(with_samples, "--step", "1", "--worst", "1") == ["answer 1.0"]
+
+
+def test_where_no_sample_matches_the_splits_and_steps_there_are_are_named(with_samples: Path) -> None:
+    result = rleventlog("samples", with_samples, "--step", "3", "--split", "validation")
+    assert (result.status, result.out) == (0, "")
+    assert result.err == (
+        "0 of 0 matching samples\nsamples there are: rollout at step 7; validation at step 1, step 2\n"
+    )
 
 
 def test_samples_with_a_prompt_id_are_found_by_it(with_samples: Path) -> None:

@@ -105,6 +105,7 @@ def test_json_is_what_the_documentation_says(tmp_path: Path) -> None:
         "held": [],
         "hidden": 0,
         "unplaced": 0,
+        "not_sent": {"markers": 1},
         "gaps": [],
         "damaged": [],
         "warnings": [],
@@ -184,13 +185,38 @@ def test_damage_that_leaves_no_gap_is_told_by_the_status_too(tmp_path: Path) -> 
     assert f"damaged: {broken}: " in result.err
 
 
+def test_what_no_target_gets_yet_is_counted_and_named(tmp_path: Path) -> None:
+    with EventWriter.open(tmp_path / "runs", run="all", role="trainer", rank=0, capture_diff=False) as log:
+        log.log_metrics({"loss": 1.0, "lengths": [1.0, 2.0, 3.0]}, step=0)
+        log.log_metrics({"lengths": [1.0]}, step=1, step_finished=True)
+        log.log_gpu_samples([{"gpu_index": 0, "utilization": 50.0}] * 3)
+        log.log_samples([{"prompt": "1 + 1", "response": "2"}], step=0)
+        log.log_samples([{"prompt": "1 + 1", "response": "3"}] * 4, step=0, split="rollout")
+        log.mark("checkpoint", step=1)
+    command = ["sync", log.path, "--to", "tensorboard", "--log-dir", tmp_path / "tb"]
+    first = rleventlog(*command)
+    assert first.status == 0, first.err
+    left = "not sent yet: 2 distributions, 3 GPU samples, 1 markers, 4 rollout samples"
+    assert f"{log.path} to tensorboard: {left}" in first.err
+    (again,) = rleventlog(*command, "--json").json()["syncs"]
+    assert again["not_sent"] == {"distributions": 2, "gpu_samples": 3, "markers": 1, "rollout_samples": 4}
+
+
+def test_where_no_runs_are_sync_says_what_to_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RLEVENTLOG_DIR", raising=False)
+    result = rleventlog("sync", "--to", "tensorboard", "--json")
+    assert (result.status, result.out) == (1, "")
+    assert result.err == "rleventlog: runs: no such folder; give one that holds runs\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--to", "prometheus"], "unknown target 'prometheus': use one of mlflow, tensorboard, wandb"),
+        (["--to", "prometheus"], "'prometheus' is not one of 'mlflow', 'tensorboard', 'wandb'"),
         (["--to", "tensorboard", "--tracking-uri", "sqlite:///x.db"], "belongs to `--to mlflow`"),
         (["--to", "mlflow", "--offline"], "belongs to `--to wandb`"),
-        ([], "Missing option '--to'"),
+        ([], "Missing option '--to'. Choose from: mlflow, tensorboard, wandb"),
         (["--to", "tensorboard", "--hold", "sometimes"], "sometimes"),
     ],
 )

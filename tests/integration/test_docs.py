@@ -18,7 +18,7 @@ from tests.support.cli import rleventlog, rleventlog_process
 pytestmark = pytest.mark.integration
 
 PROJECT = Path(__file__).parents[2]
-PAGES = ["README.md", "docs/architecture.md", "docs/cli.md"]
+PAGES = ["README.md", "docs/architecture.md", "docs/cli.md", "docs/guide.md", "docs/targets.md"]
 COMMANDS = ["demo", "ls", "show", "sync", "samples", "verify", "seal", "compact"]
 
 
@@ -44,9 +44,9 @@ def command_lines(page: str) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the README's Python examples ran from the first to the last."""
+    """A folder in which the Python examples ran from the first to the last, those of the README first."""
     folder = tmp_path_factory.mktemp("readme")
-    for block in blocks("README.md"):
+    for block in (block for page in PAGES for block in blocks(page)):
         if block.language == "python":
             done = subprocess.run(
                 [sys.executable, "-W", "error", "-c", block.text],
@@ -79,9 +79,20 @@ def check_command(words: list[str], folder: Path) -> None:
         case ["make", target]:
             # what it does is tested elsewhere, this test among it
             subprocess.run(["make", "--dry-run", target], cwd=PROJECT, check=True, capture_output=True)
-        case ["pip", "install", requirement]:
-            name, _, extras = requirement.removesuffix("]").partition("[")
-            assert name == "rl-eventlog"
+        case ["wandb", "sync", "--dry-run", pattern]:
+            found = sorted(str(path.relative_to(folder)) for path in folder.glob(pattern))
+            done = subprocess.run(
+                [sys.executable, "-m", "wandb", "sync", "--dry-run", *found],
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            assert f"Would sync {len(found)} run(s)" in done.stdout + done.stderr
+            assert found
+        case ["pip", "install", "-e", requirement]:
+            checkout, _, extras = requirement.removesuffix("]").partition("[")
+            assert checkout == "."
             provided = metadata("rl-eventlog").get_all("Provides-Extra") or []
             assert set(filter(None, extras.split(","))) <= set(provided)
         case _:

@@ -164,16 +164,19 @@ def test_nonfinite_values_arrive_as_the_store_keeps_them(database: Path) -> None
 
 
 def test_keys_that_mlflow_refuses_stay_apart_and_readable(server: tuple[str, Path]) -> None:
-    names = ["pass@1", "pass@2", "a//b", "a/_0x2f_b", "../up", "", "é/漢字", "n" * 300 + "a", "n" * 300 + "b"]
+    names = ["pass@1", "pass@2", "a//b", "a/_0x2f_b", "../up", "", "é/漢字", " ", "a\nb", "/"]
+    short = len(names)
+    names += ["n" * 300 + "a", "n" * 300 + "b"]
     sink, _ = opened(server[0], "hard-keys")
     sink.send(payload([{"series": name, "step": i, "value": i} for i, name in enumerate(names)]), cursor(1, len(names)))
     stored = sorted(rows(server[1], "hard-keys"), key=lambda row: row[1])
     keys = [row[0] for row in stored]
     assert keys[:7] == ["pass_0x40_1", "pass_0x40_2", "a/_0x2f_b", "a/_0x5f_0x2f_b", "_0x2e_./up", "_0x_", "é/漢字"]
+    assert keys[7:short] == [" ", "a_0xa_b", "_0x2f_"]
     assert [row[3] for row in stored] == list(range(len(names)))
     tags = remote(sink).data.tags
-    kept = {tags["rleventlog.name." + key.rpartition("_0xh")[2].rstrip("_")] for key in keys[7:]}
-    assert kept == set(names[7:])
+    kept = {tags["rleventlog.name." + key.rpartition("_0xh")[2].rstrip("_")] for key in keys[short:]}
+    assert kept == set(names[short:])
 
 
 def test_params_keep_their_first_value_and_tags_the_changes(server: tuple[str, Path]) -> None:

@@ -97,6 +97,13 @@ def test_points_arrive_at_original_steps_and_times_in_a_file_per_role(tmp_path: 
     assert scalars(folder, "by_epoch")[0][0] == 7
 
 
+@pytest.mark.parametrize("name", ["", " ", "a\nb", "/", "x" * 300])
+def test_odd_names_stay_as_they_are(tmp_path: Path, name: str) -> None:
+    sink, _ = opened(tmp_path)
+    sink.send(payload(curve(range(2), name)), cursor(1, 2))
+    assert scalars(Path(sink.location), name) == expected(range(2))
+
+
 def test_later_points_are_appended_and_bytes_already_there_stay(tmp_path: Path) -> None:
     sink, _ = opened(tmp_path)
     sink.send(payload(curve(range(5))), cursor(1, 5))

@@ -370,6 +370,19 @@ def test_offline_folders_hold_what_was_sent(tmp_path: Path) -> None:
     assert end.config["rleventlog"]["ended"] == at(60).isoformat()
 
 
+def test_every_name_is_taken_by_the_client_and_kept_apart(tmp_path: Path, sinks: list[WandbSink]) -> None:
+    names = ["", " ", "a\nb", "/", "x" * 300, "a*b"]
+    points = [{"series": name, "step": 1, "value": float(n)} for n, name in enumerate(names)]
+    points += [{"series": "loss", "step": 2, "axis": axis, "value": 9.0} for axis in ("", " ", "a*b")]
+    sinks.append(sink := WandbSink(offline=True, folder=tmp_path))
+    sink.open(run(), {})
+    sink.send(payload(points), cursor(1, len(points)))
+    (sent,) = read_offline_runs(tmp_path)
+    keys = ["metric/", "metric/ ", "a\nb", "/", "x" * 300, "a*b"]
+    assert [sent.history[0][key] for key in keys] == list(range(len(names)))
+    assert [row[key] for row, key in zip(sent.history[1:], ("axis/", "axis/ ", "a_0x2a_b"), strict=True)] == [2, 2, 2]
+
+
 def test_a_half_written_offline_folder_is_replaced(tmp_path: Path, sinks: list[WandbSink]) -> None:
     leftover = tmp_path / f"{RUN_ID}-00000001" / "wandb" / "offline-run-20250101_000000-x" / "run-x.wandb"
     leftover.parent.mkdir(parents=True)

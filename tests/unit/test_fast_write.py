@@ -23,6 +23,7 @@ from rl_eventlog.types import Identity
 from rl_eventlog.writer import metrics as metrics_module
 from rl_eventlog.writer.metrics import MetricPlans
 from rl_eventlog.writer.scalars import fetch_device_scalars, plain_floats
+from rl_eventlog.writer.skips import Skips
 from rl_eventlog.writer.values import sort_values
 
 IDENTITY = Identity("01" + "0" * 24, "02" + "0" * 24, "launch", "trainer", 3, None, "node")
@@ -77,7 +78,7 @@ REDUCTIONS = st.one_of(
 @given(
     calls=st.lists(st.dictionaries(KEYS, NUMBERS, max_size=5), min_size=1, max_size=3),
     step=st.one_of(st.none(), st.integers(-3, 3)),
-    prefix=st.sampled_from(["", "train"]),
+    prefix=st.sampled_from(["", "train", "train/", "/"]),
     step_metric=st.sampled_from([None, "tokens", "train/loss"]),
     finished=st.booleans(),
     weight=WEIGHTS,
@@ -114,7 +115,7 @@ def rows(path: Path) -> list[tuple[Any, ...]]:
 
 def test_plans_are_bounded_and_pushed_out_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_module, "CACHE_BYTES", 100_000)
-    plans = MetricPlans(IDENTITY)
+    plans = MetricPlans(IDENTITY, Skips())
     for number in range(100):
         call = {f"{number}/{index}": 1.0 for index in range(10)}
         assert plans.rows(call, number, 0, "", None, False, None, None) is not None
@@ -123,7 +124,7 @@ def test_plans_are_bounded_and_pushed_out_oldest_first(monkeypatch: pytest.Monke
 
 
 def test_plans_of_a_thousand_shapes_stay_within_sixteen_megabytes_without_a_push() -> None:
-    plans = MetricPlans(IDENTITY)
+    plans = MetricPlans(IDENTITY, Skips())
     for number in range(1000):
         plans.rows({f"set {number}/{index}": 1.0 for index in range(20)}, 1, 0, "", None, False, None, None)
     assert plans.evictions == 0

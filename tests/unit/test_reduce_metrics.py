@@ -13,6 +13,7 @@ import pytest
 
 from rl_eventlog import reduce
 from rl_eventlog.reduce import REDUCTIONS
+from rl_eventlog.reduce.metrics import _MERGES
 from tests.support.rows import Writer, at, identities_of, rows_of
 
 NAN, INF = math.nan, math.inf
@@ -70,7 +71,7 @@ def test_each_reduction_is_numpys(reduction: str) -> None:
 
 
 def test_the_tested_reductions_are_all_there_are() -> None:
-    assert set(REDUCTIONS) == {*NUMPY, "last", "none"}
+    assert set(REDUCTIONS) == {*NUMPY, "last", "none"} == {*_MERGES, "none"}
 
 
 def test_an_undeclared_reduction_is_the_mean() -> None:

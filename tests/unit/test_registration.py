@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rl_eventlog import EventWriter
-from rl_eventlog.errors import IdentityError, OpenError
+from rl_eventlog.errors import IdentityError, OpenError, OptionError
 from rl_eventlog.layout import sha16
 from tests.support.raw import raw_rows
 
@@ -143,6 +144,70 @@ class TestWhichRun:
         assert list(tmp_path.iterdir()) == []
 
 
+class TestOptions:
+    def test_numbers_may_come_as_texts(self, tmp_path: Path) -> None:
+        numbers: dict[str, Any] = {
+            "rank": "1",
+            "world_size": " 4",
+            "data_rank": "0",
+            "resume_step": "17",
+            "segment_bytes": "100000",
+            "segment_seconds": "60.5",
+            "fsync_interval_seconds": "5",
+            "beat_interval_seconds": "2.5",
+        }
+        with enter(tmp_path, **numbers) as log:
+            found = document(log)
+            log.log_metrics({"a": 1})
+        names = ("rank", "world_size", "data_rank", "resume_step", "beat_seconds")
+        assert [found[name] for name in names] == [1, 4, 0, 17, 2.5]
+        assert [(row["rank"], row["data_rank"]) for row in raw_rows(log.path, "metrics")] == [(1, 0)]
+
+    def test_numbers_of_numpy_are_numbers(self, tmp_path: Path) -> None:
+        with enter(tmp_path, rank=np.int64(1), world_size=np.int32(4), resume_step=np.int64(5)) as log:
+            found = document(log)
+        assert (found["rank"], found["world_size"], found["resume_step"]) == (1, 4, 5)
+
+    @pytest.mark.parametrize("name", ["rank", "world_size", "data_rank"])
+    @pytest.mark.parametrize("value", ["one", "", "1.0", 1.5, [1], "9" * 5000])
+    def test_ranks_that_are_no_numbers_are_named(self, tmp_path: Path, name: str, value: Any) -> None:
+        with pytest.raises(IdentityError, match=rf"^{name}=.* is no whole number: pass {name}= as an int, or leave"):
+            enter(tmp_path, **{name: value})
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize(
+        ("name", "value", "reason"),
+        [
+            ("resume", "maybe", r'^resume=\'maybe\' is not known: pass one of "allow", "never", "must"$'),
+            ("resume", True, r'^resume=True is not known: pass one of "allow", "never", "must"$'),
+            ("on_error", "ignore", r'^on_error=\'ignore\' is not known: pass one of "warn", "raise"$'),
+            ("resume_step", "last", r"^resume_step='last' is no whole number: pass resume_step= as an int"),
+            ("segment_bytes", 0, r"^segment_bytes=0 is no number of bytes: pass a whole number above 0$"),
+            ("segment_bytes", "64M", r"^segment_bytes='64M' is no number of bytes"),
+            ("segment_seconds", -1, r"^segment_seconds=-1 is no time: pass seconds above 0"),
+            ("fsync_interval_seconds", 0, r"^fsync_interval_seconds=0 is no time: .* above 0, at most 86400$"),
+            ("fsync_interval_seconds", float("inf"), r"^fsync_interval_seconds=inf is no time"),
+            ("beat_interval_seconds", float("nan"), r"^beat_interval_seconds=nan is no time"),
+            ("beat_interval_seconds", "often", r"^beat_interval_seconds='often' is no time"),
+            ("beat_interval_seconds", None, r"^beat_interval_seconds=None is no time"),
+            ("tags", 3, r"^tags=3 are no texts: pass a list of them$"),
+        ],
+    )
+    def test_values_an_option_cannot_have_are_named_with_those_it_can(
+        self, tmp_path: Path, name: str, value: Any, reason: str
+    ) -> None:
+        with pytest.raises(OptionError, match=reason):
+            enter(tmp_path, **{name: value})
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize(
+        ("tags", "kept"), [("abc", ["abc"]), ("", []), (None, []), (["a", 3], ["a", "3"]), ({"a": 1}, ["a"])]
+    )
+    def test_a_text_is_one_tag(self, tmp_path: Path, tags: Any, kept: list[str]) -> None:
+        with enter(tmp_path, tags=tags) as log:
+            assert document(log)["tags"] == kept
+
+
 class TestResume:
     def test_never_refuses_what_exists(self, tmp_path: Path) -> None:
         enter(tmp_path, launch_id="one").close()
@@ -170,6 +235,32 @@ class TestResume:
             "rl-eventlog: joining the existing run 'r' after 1 earlier launch(es), last step 41, begun "
         )
         assert first.endswith(f"seconds ago: {tmp_path / 'r'}")
+
+    def test_every_rank_without_a_common_launch_is_warned_once_there_is_another(self, tmp_path: Path) -> None:
+        code = (
+            "import sys; from rl_eventlog import EventWriter; "
+            "EventWriter.open(sys.argv[1], run='r', capture_diff=False).close()"
+        )
+        # a process between us and each rank, as a shell would be
+        shell = "import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', *sys.argv[1:]]).returncode)"
+
+        def start(rank: int, **env: str) -> str:
+            done = subprocess.run(
+                [sys.executable, "-c", shell, code, str(tmp_path)],
+                env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "3", **env},
+                check=True,
+                capture_output=True,
+                text=True,
+            )
+            return done.stderr
+
+        assert start(0) == ""
+        for rank in (1, 2):
+            (line,) = start(rank).splitlines()
+            assert line.startswith(f"rl-eventlog: WARNING: rank {rank} of 3 has no launch id from a launcher, ")
+            assert "Give all of them the same RLEVENTLOG_LAUNCH_ID (or launch_id=)" in line
+        assert "WARNING" not in start(1, RLEVENTLOG_LAUNCH_ID="l")
+        assert len(list((tmp_path / "r" / "launches").iterdir())) == 4
 
     def test_what_earlier_launches_there_were_is_recorded_oldest_first(self, tmp_path: Path) -> None:
         for launch in ("z", "m"):

@@ -315,3 +315,11 @@ def test_a_folder_without_runs_gives_empty_frames(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunNotFoundError, match="no such folder"):
         Runs(tmp_path / "nothing")
+
+
+def test_a_notebook_that_opens_its_run_again_is_one_rank(tmp_path: Path) -> None:
+    for value in (1.0, 3.0):
+        with EventWriter.open(tmp_path, run="notebook") as log:
+            log.log_metrics({"loss": value}, step=0)
+    merged = Run(tmp_path / "notebook").metrics("loss").collect()
+    assert merged.select("value", "ranks", "attempt").rows() == [(3.0, 1, 1)]

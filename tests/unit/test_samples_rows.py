@@ -13,11 +13,19 @@ import torch
 from rl_eventlog.writer.samples import sample_rows
 
 
-def rows(samples: Any, *, step: int | None = 3, split: str = "validation") -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = sample_rows(
-        samples, step=step, split=split, time_us=1_700_000_000_000_000
-    ).to_pylist()
-    return found
+def rows(samples: Any, *, skipped: list[tuple[int, str]] | None = None) -> list[dict[str, Any]]:
+    """The rows; what is skipped goes to `skipped`, and nothing is where there is no such list."""
+    found: list[tuple[int, str]] = []
+    batch = sample_rows(
+        samples,
+        step=3,
+        split="validation",
+        time_us=1_700_000_000_000_000,
+        skipped=lambda index, kind: found.append((index, kind)),
+    )
+    assert found == [] or skipped is not None
+    (skipped if skipped is not None else []).extend(found)
+    return list(batch.to_pylist())
 
 
 RECORDS = [
@@ -155,6 +163,17 @@ def test_nan_rewards_stay_nan_and_null_stays_null() -> None:
 def test_what_are_no_samples_is_refused_with_a_reason(samples: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         rows(samples)
+
+
+def test_a_record_that_is_none_costs_itself_alone() -> None:
+    class Torn(dict[str, Any]):
+        def items(self) -> Any:
+            raise RuntimeError
+
+    skipped: list[tuple[int, str]] = []
+    found = rows([{"prompt": "a"}, None, {"prompt": "b"}, 3, Torn(prompt="c"), ("prompt",)], skipped=skipped)
+    assert [(row["prompt"], row["sample_index"]) for row in found] == [("a", 0), ("b", 2)]
+    assert skipped == [(1, "NoneType"), (3, "int"), (4, "Torn"), (5, "tuple")]
 
 
 @pytest.mark.parametrize("samples", [[], {}, {"prompt": []}, pa.table({"prompt": pa.array([], pa.string())})])

@@ -331,8 +331,7 @@ def test_every_float_arrives_bit_for_bit(tmp_path: Path) -> None:
 @given(values)
 def test_json_is_made_of_anything(value: Any) -> None:
     text = to_json(value)
-    text.encode()
-    json.loads(text)
+    assert to_json(json.loads(text.encode())) == text  # valid UTF-8, valid JSON, and the same when read back
 
 
 def test_json_keeps_what_json_knows() -> None:

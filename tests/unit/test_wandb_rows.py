@@ -56,6 +56,12 @@ def test_a_row_has_its_latest_time_to_the_microsecond() -> None:
         ("trainer", "tokens", "tokens"),
         ("rollout", "tokens", "rollout/tokens"),
         ("rollout", "rollout/tokens", "rollout/tokens"),
+        ("trainer", "", "axis/"),
+        ("trainer", " ", "axis/ "),
+        ("trainer", "_step", "axis/_step"),
+        ("trainer", "attempt", "axis/attempt"),
+        ("trainer", "a*b", "a_0x2a_b"),
+        ("rollout*", None, "rollout_0x2a__step"),
     ],
 )
 def test_position_keys(role: str, axis: str | None, key: str) -> None:
@@ -70,10 +76,21 @@ def test_positions_on_an_axis_are_integers_where_that_is_exact(position: float, 
     assert "step" not in row
 
 
-@pytest.mark.parametrize("series", ["step", "attempt", "_step", "_timestamp"])
+@pytest.mark.parametrize("series", ["step", "attempt", "_step", "_timestamp", "", " ", "\n", "metric/step"])
 def test_a_series_cannot_hide_what_a_row_needs(series: str) -> None:
     (row,) = rows_of({"series": series, "step": 1, "value": 42.0})
     assert row == {f"metric/{series}": 42.0, "step": 1, "attempt": 1, "_timestamp": at(1).timestamp()}
+
+
+def test_names_that_are_refused_or_moved_never_meet() -> None:
+    names = ["", " ", "\n", "/", "_", "step", "attempt", "a\nb", "x" * 300, "a*b"]
+    names += [f"metric/{name}" for name in names] + [f"metric/metric/{name}" for name in names]
+    for axis in (None, "", "metric/", "axis/"):
+        points = [{"series": name, "step": 1, "axis": axis, "value": float(n)} for n, name in enumerate(names)]
+        (row,) = history_rows(payload(points))
+        assert len(row.series) == len(set(row.series)) == len(names)
+        assert [row.values[name] for name in row.series] == list(range(len(names)))
+        assert all(name.strip() for name in row.values)
 
 
 def test_samples_become_a_table_for_each_split_and_step() -> None:

@@ -90,6 +90,28 @@ class TestMetrics:
         assert only(rows_of(log, "timings"), "step") == [(kept,)]
         assert only(rows_of(log, "markers"), "step") == [(kept,)]
 
+    @pytest.mark.parametrize("value", [1.0, None], ids=["with a plan", "without"])
+    def test_a_step_that_is_none_is_told_with_its_call(
+        self, log: EventWriter, caplog: pytest.LogCaptureFixture, value: float | None
+    ) -> None:
+        odd: list[Any] = ["X", "Y", 1.5, 2**63]
+        log.set_step(5)
+        for step in odd:
+            log.log_metrics({"a": value}, step=step)
+        log.log_timing("t", 1.0, odd[0])
+        assert [record.getMessage() for record in caplog.records] == [
+            f"rl-eventlog: step {step!r} of {call} is no whole number of 64 bits ({kind}): "
+            "its rows are kept without a step"
+            for step, call, kind in [
+                ("X", "log_metrics", "str"),
+                ("1.5", "log_metrics", "float"),
+                (str(2**63), "log_metrics", "int"),
+                ("X", "log_timing", "str"),
+            ]
+        ]
+        assert only(rows_of(log, "metrics"), "step") == [(None,)] * 4
+        assert log.close().counters == {"steps that are none": 5}
+
     def test_prefix_comes_before_names_of_every_kind(self, log: EventWriter) -> None:
         log.log_metrics({"a": 1.0, "b": [1.0, 2.0], "c": "text", "d": {"e": 2.0}}, step=1, prefix="p")
         assert only(rows_of(log, "metrics"), "name") == [("p/a",), ("p/d/e",)]
@@ -152,6 +174,53 @@ class TestMetrics:
             log.log_metrics({"r": 1}, reduce=reduction)
         reductions = [row["reduction"] for row in rows_of(log, "metrics") if row["name"] == "r"]
         assert reductions == ["of_tomorrow", None, None, None, None]
+
+    def test_a_weight_that_cannot_be_used_is_told_once_a_name(
+        self, log: EventWriter, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        heavy: Any = "heavy"
+        for weight in (-1.0, float("nan"), float("inf"), {"a": -2, "b": 1}):
+            log.log_metrics({"a": 1.0, "b": 2.0}, weight=weight)
+        log.log_metrics({"c": 1}, prefix="p", weight=heavy)
+        log.log_metrics({"d": 1.0}, weight=0)
+        assert [record.getMessage() for record in caplog.records] == [
+            "rl-eventlog: weight -1.0 of 'a' is negative, NaN or infinite: the row is kept and not counted in means",
+            "rl-eventlog: weight -1.0 of 'b' is negative, NaN or infinite: the row is kept and not counted in means",
+            "rl-eventlog: weight of 'p/c' is no number (str): the row is kept with weight 1",
+        ]
+        rows = only(rows_of(log, "metrics"), "name", "weight")
+        assert [row for row in rows if row[1] == row[1]] == [
+            *(("a", -1.0), ("b", -1.0), ("a", float("inf")), ("b", float("inf")), ("a", -2.0), ("b", 1.0)),
+            *(("p/c", None), ("d", 0.0)),
+        ]
+        assert log.close().counters == {"weights that do not count": 7, "weights that are no numbers": 1}
+
+    @pytest.mark.parametrize("value", [1.0, None], ids=["with a plan", "without"])
+    def test_an_unknown_reduction_is_told_once_a_name_and_written(
+        self, log: EventWriter, caplog: pytest.LogCaptureFixture, value: float | None
+    ) -> None:
+        for step in range(3):
+            log.log_metrics(
+                {"a": value, "b": value, "c": value}, step=step, prefix="p", reduce={"a": "avg", "b": "sum"}
+            )
+            log.log_metrics({"a": value, "d": value}, step=step, prefix="p", reduce={"a": "avg"}, step_finished=True)
+        assert [record.getMessage() for record in caplog.records] == [
+            (
+                "rl-eventlog does not know the reduction 'avg' of 'p/a' and will not merge its ranks; "
+                "known are mean, sum, min, max, last, std, p50, p90, p95, p99, none"
+            )
+        ]
+        assert [row["reduction"] for row in rows_of(log, "metrics") if row["name"] == "p/a"] == ["avg"] * 6
+
+    @pytest.mark.parametrize("value", [1.0, None], ids=["with a plan", "without"])
+    @pytest.mark.parametrize(
+        ("prefix", "name"), [("p/", "p/a"), ("p//", "p/a"), ("p/q/", "p/q/a"), ("/", "a"), ("/p", "/p/a")]
+    )
+    def test_slashes_at_the_end_of_a_prefix_are_one(
+        self, log: EventWriter, prefix: str, name: str, value: float | None
+    ) -> None:
+        log.log_metrics({"a": value, "n": 4}, 1, prefix, step_metric=f"{name[:-1]}n", weight={name: 2.0, "n": 1.0})
+        assert only(rows_of(log, "metrics"), "name", "weight", "axis_value") == [(name, 2.0, 4.0)]
 
     def test_step_finished_closes_the_step_with_or_without_metrics(self, log: EventWriter) -> None:
         log.log_metrics({"a": 1}, step=1, step_finished=True)
@@ -361,6 +430,16 @@ class TestOtherTables:
         assert row["time"].timestamp() > 1e9
         assert log.close().counters["values skipped"] == 5
 
+    def test_a_sample_that_is_none_costs_itself_alone_and_is_named(
+        self, log: EventWriter, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        log.log_samples([{"prompt": "a"}, None, {"prompt": "b"}, None], step=1)
+        assert only(rows_of(log, "samples"), "prompt", "sample_index") == [("a", 0), ("b", 2)]
+        assert [record.getMessage() for record in caplog.records] == [
+            "rl-eventlog: sample 1 of log_samples is left out: it is no readable mapping but NoneType"
+        ]
+        assert log.close().counters == {"samples skipped": 2}
+
     def test_samples(self, log: EventWriter) -> None:
         log.log_samples([{"prompt": "2+2", "response": "4", "reward": 1}], 6)
         log.log_samples({"response": ["a", "b"]}, split="rollout")
@@ -519,10 +598,23 @@ class TestClose:
             with pytest.raises(WriterClosedError, match=r"run is closed: open a new one"):
                 call()
 
-    def test_flush_puts_rows_on_disk_and_is_harmless_after_close(self, log: EventWriter) -> None:
+    def test_flush_puts_rows_on_disk_and_is_harmless_after_close(
+        self, log: EventWriter, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        synced: set[int] = set()
+        fsync = os.fsync
+
+        def watched(fd: int) -> None:
+            fsync(fd)
+            synced.add(os.fstat(fd).st_ino)
+
+        monkeypatch.setattr(os, "fsync", watched)
         log.log_metrics({"a": 1})
-        log.flush()
+        log.mark("m")
+        segments = {path.stat().st_ino for path in log.path.glob("events/*/*/*.arrows")}
+        assert len(segments) >= 2
         log.flush(fsync=True)
+        assert segments <= synced
         log.close()
         log.flush(fsync=True)
 
@@ -642,7 +734,7 @@ class TestSegments:
         assert list(log.path.rglob("*.arrows")) == []
 
     def test_segments_rotate_by_age_too(self, tmp_path: Path) -> None:
-        log = EventWriter.open(tmp_path, run="r", capture_diff=False, segment_seconds=0.0, fsync_interval_seconds=0.01)
+        log = EventWriter.open(tmp_path, run="r", capture_diff=False, segment_seconds=1e-9, fsync_interval_seconds=0.01)
         log.log_metrics({"a": 1})
         _wait_for(lambda: list(log.path.rglob("*.parquet")), bool)
         log.log_metrics({"a": 2})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rl_eventlog_cli import output
+from rl_eventlog_cli import output, states
 from rl_eventlog_cli.options import FAILED, Json, Utc, default_root
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _show(infos: Mapping[str, RunInfo], *, utc: bool) -> None:
         [
             (
                 name,
-                info.state,
+                states.in_words(info.state, info.ranks),
                 len(info.attempts),
                 ", ".join(f"{role.role} {_of_expected(role)}" for role in info.roles),
                 _last_step(info),
@@ -95,6 +95,7 @@ def _document(info: RunInfo) -> dict[str, object]:
         "group": info.group,
         "tags": info.tags,
         "state": info.state,
+        "ended_by": states.ended_by(info.ranks),
         "attempts": len(info.attempts),
         "roles": [
             {

@@ -14,10 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from rl_eventlog_cli import output
-from rl_eventlog_cli.options import FAILED, Json, RunPath, Utc
+from rl_eventlog_cli.options import FAILED, Json, RunPath, Utc, open_run
 
 if TYPE_CHECKING:
     import polars as pl
+
+
+_STEPS_LISTED = 10
 
 
 def command(
@@ -39,11 +42,9 @@ def command(
 
     Exit status 0, also where none matches; 1 where the run cannot be read or a file of its samples is damaged.
     """
-    from rl_eventlog import Run
-
     if best is not None and worst is not None:
         raise typer.BadParameter("give --best or --worst, not both")
-    loaded = Run(run, check="digest")
+    loaded = open_run(run)
     chosen = _choose(loaded.samples(), step=step, split=split, prompt=prompt)
     matching = chosen.height
     if best is not None or worst is not None:
@@ -56,6 +57,8 @@ def command(
         for row in rows:
             _show(row, utc=utc)
         output.words(f"{len(rows)} of {matching} matching samples")
+    if not matching:
+        output.words(f"samples there are: {'; '.join(_there(loaded.samples())) or 'none'}")
     for problem in loaded.files.problems:
         output.words(f"damaged: {problem.path}: {problem.reason}")
     if loaded.files.problems:
@@ -77,6 +80,18 @@ def _choose(samples: pl.LazyFrame, *, step: int | None, split: str | None, promp
         samples = samples.filter(pl.col("step") == pl.col("step").max().over("split"))
     order = ["split", "step", "attempt", "role", "rank", "seq"]
     return samples.sort(order, maintain_order=True).collect()
+
+
+def _there(samples: pl.LazyFrame) -> Iterator[str]:
+    """Of each split its steps."""
+    import polars as pl
+
+    steps = samples.group_by("split").agg(pl.col("step").unique().sort(nulls_last=True)).sort("split").collect()
+    for split, found in steps.iter_rows():
+        if len(found) > _STEPS_LISTED:
+            yield f"{split} at {len(found)} steps, {found[0]} to {found[-1]}"
+        else:
+            yield f"{split} at {', '.join('no step' if step is None else f'step {step}' for step in found)}"
 
 
 def _rewarded(samples: pl.DataFrame) -> pl.DataFrame:

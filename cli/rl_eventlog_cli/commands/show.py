@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rl_eventlog_cli import output
-from rl_eventlog_cli.options import FAILED, Json, RunPath, Utc
+from rl_eventlog_cli import output, states
+from rl_eventlog_cli.options import FAILED, Json, RunPath, Utc, open_run
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from rl_eventlog import Run
     from rl_eventlog.run import RoleInfo, RunInfo
+
+
+_NAMES_LISTED = 10
 
 
 def command(
@@ -30,19 +34,23 @@ def command(
 
     Shown are attempts, roles and ranks with their states, hyperparameters, and the last value of each metric.
     Sealed files are compared with the digests in their names. What is good is shown on stdout. Gaps, damaged files and
-    lost rows are named on stderr, with exit status 1; else it is 0.
+    lost rows are named on stderr, with exit status 1; else it is 0. What merging had to decide, or differs where it
+    should not, is a warning on stderr and changes no status.
     """
-    from rl_eventlog import Run
-
-    loaded = Run(run, check="digest")
+    loaded = open_run(run)
     hparams = loaded.hparams().sort("role", "key").collect()
     metrics = _last_values(loaded.metrics(names or None))
     info = loaded.info
-    findings = list(_findings(info))
+    findings, warnings = list(_findings(info)), loaded.warnings().to_dicts()
     if as_json:
-        output.print_json(_document(info, hparams, metrics, findings))
+        output.print_json(_document(info, hparams, metrics, findings) | {"warnings": warnings})
     else:
         _show(info, hparams, metrics, show_ranks=ranks, utc=utc)
+    for name in _unmatched(loaded, names or (), metrics):
+        output.words(name)
+    for warning in warnings:
+        about = " ".join(filter(None, (warning["role"], warning["name"])))
+        output.words(f"warning: {warning['kind'].replace('_', ' ')}: {about}: {warning['detail']}")
     for finding in findings:
         output.words(finding)
     if findings:
@@ -58,6 +66,19 @@ def _last_values(metrics: pl.LazyFrame) -> pl.DataFrame:
     return last.sort(series).collect()
 
 
+def _unmatched(run: Run, names: Iterable[str], metrics: pl.DataFrame) -> Iterator[str]:
+    """What to say of each name or glob that no shown metric matches."""
+    import polars as pl
+
+    from rl_eventlog.reduce import name_matches
+
+    for name in names:
+        if metrics.filter(name_matches("name", name)).is_empty():
+            there = run.metrics().select(pl.col("name").unique().sort()).collect()["name"].to_list()
+            more = f" and {len(there) - _NAMES_LISTED} more" if len(there) > _NAMES_LISTED else ""
+            yield f"no metric matches {name!r}: there are {', '.join(there[:_NAMES_LISTED]) or 'none'}{more}"
+
+
 def _findings(info: RunInfo) -> Iterator[str]:
     for problem in info.problems:
         yield f"damaged: {problem.path}: {problem.reason}"
@@ -68,7 +89,7 @@ def _findings(info: RunInfo) -> Iterator[str]:
 
 
 def _show(info: RunInfo, hparams: pl.DataFrame, metrics: pl.DataFrame, *, show_ranks: bool, utc: bool) -> None:
-    output.line(f"{info.name}  {info.state or 'nobody wrote yet'}", style="bold")
+    output.line(f"{info.name}  {states.in_words(info.state, info.ranks) or 'nobody wrote yet'}", style="bold")
     output.table(["", ""], _facts(info, utc=utc), heading=False)
     output.line()
     output.table(
@@ -88,7 +109,10 @@ def _show(info: RunInfo, hparams: pl.DataFrame, metrics: pl.DataFrame, *, show_r
     output.line()
     output.table(
         ["role", "state", "ranks", "nodes", "attempt", "last step"],
-        [(one.role, one.state, _ranks_of(one), len(one.nodes), one.attempt, one.last_step) for one in info.roles],
+        [
+            (one.role, _state_of(one, info), _ranks_of(one), len(one.nodes), one.attempt, one.last_step)
+            for one in info.roles
+        ],
         right=["nodes", "attempt", "last step"],
     )
     if show_ranks:
@@ -145,6 +169,10 @@ def _facts(info: RunInfo, *, utc: bool) -> Iterator[tuple[str, str]]:
     yield "states", f"stalled after {stalled}, lost after {silence} of silence"
 
 
+def _state_of(role: RoleInfo, info: RunInfo) -> str:
+    return states.in_words(role.state, (rank for rank in info.ranks if rank.role == role.role))
+
+
 def _ranks_of(role: RoleInfo) -> str:
     if role.ranks_expected is None:
         return str(role.ranks_seen)
@@ -170,6 +198,7 @@ def _document(info: RunInfo, hparams: pl.DataFrame, metrics: pl.DataFrame, findi
         "tags": info.tags,
         "notes": info.notes,
         "state": info.state,
+        "ended_by": states.ended_by(info.ranks),
         "started": info.started,
         "last_seen": info.last_seen,
         "nodes": info.nodes,

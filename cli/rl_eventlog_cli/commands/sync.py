@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from rl_eventlog_cli import output
-from rl_eventlog_cli.options import FAILED, Json, default_root
+from rl_eventlog_cli.options import FAILED, Json, default_root, hint
 from rl_eventlog_cli.target import Target
 
 if TYPE_CHECKING:
@@ -19,13 +20,21 @@ if TYPE_CHECKING:
 Hold = Literal["checkpoint", "none"]
 Outcome = Literal["done", "waiting", "damaged", "leased", "failed"]
 
+_WORDS = {"gpu_samples": "GPU samples", "rollout_samples": "rollout samples"}
+
+
+class Kind(str, Enum):
+    """What `--to` takes: Typer knows no list of literals."""
+
+    MLFLOW = "mlflow"
+    TENSORBOARD = "tensorboard"
+    WANDB = "wandb"
+
 
 def command(
     to: Annotated[
-        list[str],
-        typer.Option(
-            "--to", metavar="TARGET", help="mlflow, tensorboard or wandb; may be repeated.", show_default=False
-        ),
+        list[Kind],
+        typer.Option("--to", metavar="TARGET", help="mlflow, tensorboard or wandb; may be repeated."),
     ],
     paths: Annotated[
         list[Path] | None,
@@ -69,7 +78,7 @@ def command(
         "tensorboard": {"log_dir": log_dir},
         "wandb": {"project": project, "entity": entity, "base_url": base_url, "offline": offline or None},
     }
-    targets = _targets(to, places, timeout)
+    targets = _targets([kind.value for kind in to], places, timeout)
     documents = []
     outcomes: set[Outcome] = set()
     for target in targets:
@@ -91,11 +100,8 @@ def _targets(kinds: Sequence[str], places: dict[str, dict[str, Any]], timeout: f
     """The targets in the order given, each once.
 
     Raises:
-        typer.BadParameter: an unknown target, or an option of a target that was not asked for.
+        typer.BadParameter: an option of a target that was not asked for.
     """
-    for kind in kinds:
-        if kind not in places:
-            raise typer.BadParameter(f"unknown target {kind!r}: use one of {', '.join(places)}", param_hint="--to")
     for kind, options in places.items():
         for option, value in options.items():
             if value is not None and kind not in kinds:
@@ -109,12 +115,20 @@ def _targets(kinds: Sequence[str], places: dict[str, dict[str, Any]], timeout: f
 
 
 def _chosen(paths: Sequence[Path] | None, target: Target) -> list[Path]:
-    """A run stands for itself, a folder of runs for those with something unsent."""
+    """A run stands for itself, a folder of runs for those with something unsent.
+
+    Raises:
+        RunNotFoundError: no path is given, and where runs lie by default there is nothing.
+    """
+    from rl_eventlog.errors import RunNotFoundError
     from rl_eventlog.reader import find_runs
     from rl_eventlog.sync import unsent_runs
 
+    root = default_root()
+    if not paths and not root.is_dir():
+        raise RunNotFoundError(f"{root}: no such folder; give one that holds runs")
     chosen: list[Path] = []
-    for path in paths or [default_root()]:
+    for path in paths or [root]:
         found = find_runs(path)
         if found and found != [path]:
             found = unsent_runs(path, target.make_sink)
@@ -196,7 +210,7 @@ def _explain(result: SyncResult, target: Target) -> None:
     """Say on stderr what did not go, and why."""
     where = f"{result.path} to {target.kind}"
     if result.report is None:
-        output.words(f"{where}: {result.error}")
+        output.words(f"{where}: {result.error}{hint(result.path, result.error)}")
         return
     for held in result.report.held:
         reason = (
@@ -208,6 +222,9 @@ def _explain(result: SyncResult, target: Target) -> None:
             f"{where}: {held.points:,} points and {held.samples:,} samples of {held.role} wait"
             f"{'' if held.first_step is None else f' from step {held.first_step}'}: {reason}"
         )
+    if result.report.not_sent:
+        left = ", ".join(f"{rows:,} {_WORDS.get(what, what)}" for what, rows in result.report.not_sent.items())
+        output.words(f"{where}: not sent yet: {left}")
     for gap in result.report.gaps:
         missing = f"{gap.table} of writer {gap.writer}: seqs {gap.first} to {gap.last} are missing"
         output.words(f"{where}: {missing}; what follows waits")
