@@ -92,6 +92,7 @@ class Writer:
     def end(self) -> None:
         self.rotate()
         self.ended = True
+        self.rotated, self.sealed = [], []  # from now on its files are anyone's to look after
         last = {"last_seq": {TABLE: self.next_seq - 1}} if self.next_seq else {"last_seq": {}}
         record = {"writer": self.identity.writer, "ended": time_text(now_utc()), "reason": "closed", **last}
         write_durably(self.layout.end(self.identity.writer), encode_document(record))
