@@ -20,7 +20,9 @@ def test_names_of_segments_say_what_is_in_them() -> None:
     assert sealed_name(WRITER, 0, 7, 7, DIGEST) == f"{WRITER}-0.7-7.{DIGEST}.parquet"
     parsed = SegmentName.parse(sealed_name(WRITER, 3, 0, 2**62, DIGEST))
     assert parsed == SegmentName("sealed", WRITER, 3, 0, 2**62, DIGEST)
-    assert SegmentName.parse(f"{DIGEST}.c2.parquet") == SegmentName("compacted", None, None, digest=DIGEST, compactions=2)
+    assert SegmentName.parse(f"{DIGEST}.c2.parquet") == SegmentName(
+        "compacted", None, None, digest=DIGEST, compactions=2
+    )
 
 
 @pytest.mark.parametrize(
