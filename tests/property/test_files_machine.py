@@ -134,8 +134,8 @@ class FilesOfARun(RuleBasedStateMachine):
                 writer.segment.close()
         self.stack.close()
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(segments=st.integers(0, 2))
+    def begin(self, segments: int) -> None:
         self.layout = RunLayout(self.path)
         for folder in (
             self.layout.writers,
@@ -144,6 +144,8 @@ class FilesOfARun(RuleBasedStateMachine):
         ):
             folder.mkdir(parents=True)
         self.writers = [Writer(self.layout, name) for name in NAMES]
+        for rows in range(1, segments + 1):
+            self.all_fill_a_segment_and_seal_it(rows)
 
     def live(self) -> list[Writer]:
         return [writer for writer in self.writers if not writer.ended]
@@ -155,6 +157,13 @@ class FilesOfARun(RuleBasedStateMachine):
     @rule(data=st.data(), rows=st.integers(1, 4))
     def write(self, data: st.DataObject, rows: int) -> None:
         self.acknowledged |= data.draw(st.sampled_from(self.live())).write(rows)
+
+    @rule(rows=st.integers(1, 4))
+    def all_fill_a_segment_and_seal_it(self, rows: int) -> None:
+        for writer in self.live():
+            self.acknowledged |= writer.write(rows)
+            writer.rotate()
+            writer.seal()
 
     @rule(which=st.sampled_from(range(len(NAMES))), then_seal=st.booleans())
     def rotate(self, which: int, then_seal: bool) -> None:
@@ -192,7 +201,7 @@ class FilesOfARun(RuleBasedStateMachine):
         report = seal(self.path, reclaim_covered=reclaim, grace_seconds=0)
         assert self.cut or not report.problems
 
-    @rule(reclaim=st.booleans())
+    @rule(reclaim=st.sampled_from([False, False, True]))
     def compact(self, reclaim: bool) -> None:
         compact(self.path, reclaim_covered=reclaim, grace_seconds=0)
 
@@ -209,7 +218,7 @@ class FilesOfARun(RuleBasedStateMachine):
         with patch.object(removal, "unlink", unlink), patch.object(fold, "unlink", unlink):
             compact(self.path, reclaim_covered=True, grace_seconds=0)
 
-    @precondition(lambda self: self.files())
+    @precondition(lambda self: any(path.suffix == ".parquet" for path in self.files()))
     @rule(data=st.data())
     def a_copy_is_made(self, data: st.DataObject) -> None:
         path = data.draw(st.sampled_from(self.files()))
@@ -227,6 +236,7 @@ class FilesOfARun(RuleBasedStateMachine):
             path.write_bytes(content[: int(len(content) * part)])
             self.cut = self.cut or part < 1.0
 
+    @precondition(lambda self: sum(path.suffix == ".parquet" for path in self.files()) > 1)
     @rule(data=st.data())
     def a_file_whose_rows_others_hold_is_altered(self, data: st.DataObject) -> None:
         """Behind its footer: only the digest tells that it holds nothing any more."""
@@ -248,4 +258,4 @@ class FilesOfARun(RuleBasedStateMachine):
 
 
 TestFilesOfARun = FilesOfARun.TestCase
-TestFilesOfARun.settings = settings(max_examples=max(50, settings().max_examples // 2), stateful_step_count=40)
+TestFilesOfARun.settings = settings(max_examples=min(settings().max_examples * 2 // 5, 400), stateful_step_count=40)
