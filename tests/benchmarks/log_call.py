@@ -24,8 +24,9 @@ def metrics_of(count: int) -> dict[str, float]:
 @contextlib.contextmanager
 def ours(folder: Path, metrics: Mapping[str, float]) -> Iterator[Call]:
     """`EventWriter.log_metrics`."""
-    with EventWriter.open(folder, run="bench", role="trainer", rank=0, capture_diff=False) as log:
-        yield lambda step: log.log_metrics(metrics, step, "train")
+    log = EventWriter.open(folder, run="bench", role="trainer", rank=0, capture_diff=False)
+    yield lambda step: log.log_metrics(metrics, step, "train")
+    log.close(timeout=300)
 
 
 @contextlib.contextmanager
@@ -132,8 +133,10 @@ def by_number_of_keys(folder: Path, *, share: float = 1.0) -> dict[int, Times]:
 def rotating_key_sets(folder: Path, *, share: float = 1.0) -> Times:
     """1,000 different sets of 20 metrics in rotation."""
     sets = [{f"{number}/{index}": 0.5 for index in range(20)} for number in range(1000)]
-    with EventWriter.open(folder, run="rotating", capture_diff=False) as log:
-        for metrics in sets:
-            log.log_metrics(metrics, 0)
-        call: Call = lambda step: log.log_metrics(sets[step % 1000], step)  # noqa: E731
-        return time_calls({"ours": call}, {"ours": max(1000, int(20_000 * share))})["ours"]
+    log = EventWriter.open(folder, run="rotating", capture_diff=False)
+    for metrics in sets:
+        log.log_metrics(metrics, 0)
+    call: Call = lambda step: log.log_metrics(sets[step % 1000], step)  # noqa: E731
+    times = time_calls({"ours": call}, {"ours": max(1000, int(20_000 * share))})["ours"]
+    log.close(timeout=300)
+    return times
