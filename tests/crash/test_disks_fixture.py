@@ -20,7 +20,6 @@ from tests.support.disks import (
     fuse,
     open_mounts,
     small_tmpfs,
-    thin_ext4,
     until,
 )
 
@@ -181,7 +180,11 @@ class TestMounts:
         assert not open_mounts(tmp_path)
 
     def test_a_thin_disk_takes_writes_and_refuses_the_fsync(self, tmp_path: Path) -> None:
-        with thin_ext4(tmp_path, 64 << 20, backing=4 << 20) as (disk, below), filled(below):
+        with (
+            small_tmpfs(tmp_path / "below", 4 << 20) as below,
+            ext4_image(tmp_path / "disk", 64 << 20, journal=False, image=below / "image") as disk,
+            filled(below),
+        ):
             fd = os.open(disk / "file", CREATE)
             assert os.pwrite(fd, b"x" * (1 << 20), 0) == 1 << 20
             with pytest.raises(OSError, match=r"No space|Input/output"):

@@ -56,7 +56,8 @@ def small_tmpfs(mountpoint: Path, size: int) -> Iterator[Path]:
 def ext4_image(mountpoint: Path, size: int, *, journal: bool, image: Path | None = None) -> Iterator[Path]:
     """An ext4 of `size` bytes in a sparse file, by default beside the mount point, through a loop device.
 
-    An error of its own makes it read-only, as Debian sets it up for the root file system.
+    An error of its own makes it read-only, as Debian sets it up for the root file system. On an image that cannot
+    grow, or that fails, writes succeed and the write-back does not: fsync tells, and the kernel drops the data.
     """
     if not shutil.which("mkfs.ext4"):
         pytest.skip("e2fsprogs is not installed")
@@ -65,27 +66,18 @@ def ext4_image(mountpoint: Path, size: int, *, journal: bool, image: Path | None
         file.truncate(size)
     features = "has_journal" if journal else "^has_journal"
     subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", "-E", "nodiscard", "-O", features, str(image)], check=True)
+    with mounted_image(image, mountpoint):
+        yield mountpoint
+
+
+@contextmanager
+def mounted_image(image: Path, mountpoint: Path) -> Iterator[Path]:
+    """An image that `ext4_image` left: what is read has come from the disk."""
     _mount(["-t", "ext4", "-o", "loop,errors=remount-ro", str(image)], mountpoint)
     try:
         yield mountpoint
     finally:
         _unmount(mountpoint)
-
-
-@contextmanager
-def thin_ext4(folder: Path, size: int, *, backing: int) -> Iterator[tuple[Path, Path]]:
-    """An ext4 that believes to have `size` bytes and has `backing`: a thinly provisioned volume.
-
-    A write succeeds and the write-back fails: fsync tells, and the kernel drops the data.
-
-    Yields:
-        The mount point, and the small tmpfs below it.
-    """
-    with (
-        small_tmpfs(folder / "backing", backing) as below,
-        ext4_image(folder / "thin", size, journal=False, image=below / "image") as disk,
-    ):
-        yield disk, below
 
 
 def break_ext4(mountpoint: Path) -> None:
@@ -150,9 +142,9 @@ class FuseDisk:
         """
         self._ask("fail", operations=operations, errno=code, times=times, only_open=only_open, under=under)
 
-    def stall(self, seconds: float, *operations: str) -> None:
-        """Let `operations`, or writes, wait until so many seconds from now, or `heal`."""
-        self._ask("stall", seconds=seconds, operations=operations or ("write",))
+    def stall(self, seconds: float, *operations: str, under: str = "") -> None:
+        """Let `operations`, or writes, wait until so many seconds from now, or `heal`; `under` as in `fail`."""
+        self._ask("stall", seconds=seconds, operations=operations or ("write",), under=under)
 
     def short_writes(self, most: int) -> None:
         """Take at most so many bytes a write."""

@@ -48,6 +48,8 @@ class Behaviour:
     lock: threading.Condition = field(default_factory=threading.Condition)
     rules: dict[str, Rule] = field(default_factory=dict)
     stalled: frozenset[str] = frozenset()
+    stalled_under: str = ""
+    """Only on paths that begin so."""
     stall_ends: float = 0.0
     """Monotonic time, seconds."""
     short: int | None = None
@@ -60,7 +62,7 @@ class Behaviour:
     def enter(self, operation: str, path: str) -> None:
         """Wait while the operation is stalled, then fail if a rule says so."""
         with self.lock:
-            if operation in self.stalled:
+            if operation in self.stalled and path.startswith(self.stalled_under):
                 self.waiting[operation] += 1
                 try:
                     while operation in self.stalled and (left := self.stall_ends - time.monotonic()) > 0:
@@ -234,7 +236,7 @@ def _obey(command: dict[str, Any], behaviour: Behaviour, disk: Passthrough) -> A
             for operation in command.pop("operations"):
                 behaviour.rules[operation] = Rule(paths=paths, **command)
         elif name == "stall":
-            behaviour.stalled = frozenset(command["operations"])
+            behaviour.stalled, behaviour.stalled_under = frozenset(command["operations"]), command["under"]
             behaviour.stall_ends = time.monotonic() + command["seconds"]
         elif name == "short":
             behaviour.short = command["most"]
