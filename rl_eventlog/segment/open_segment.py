@@ -130,17 +130,22 @@ class OpenSegment:
         except (FileNotFoundError, NotADirectoryError):
             return False
 
-    def take_over(self, other: OpenSegment) -> None:
-        """Write the rows of another segment of this writer and table, which began at the same seq.
+    def take_over(self, other: OpenSegment, offset: int = 0) -> None:
+        """Write the rows of another segment of this writer and table.
+
+        Args:
+            other: the segment.
+            offset: where to begin in it: 0, or the end of a message. Its row there has `first_seq`.
 
         Raises:
             OSError: they could not be read or written; nothing of them stays.
         """
-        start = len(other.schema_message)
-        data = os.pread(other.fd, other.size - start, start)
-        if len(data) != other.size - start:
+        start = max(offset, len(other.schema_message))
+        size, next_seq = other._position
+        data = os.pread(other.fd, size - start, start)
+        if len(data) != size - start:
             raise OSError(errno.EIO, "could not be read whole", str(other.path))
-        self._write(data, other.rows)
+        self._write(data, next_seq - self.first_seq)
 
     def close(self) -> None:
         """Close the file; the segment stays open in the sense of the format."""

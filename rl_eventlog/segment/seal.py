@@ -16,8 +16,8 @@ from .open_segment import read_open
 from .sealed import write_sealed
 
 
-def seal_open(path: Path, number: int, table: str) -> list[Path]:
-    """Write one sealed segment for each contiguous interval of an open one, beside it.
+def seal_open(path: Path, number: int, table: str, folder: Path | None = None) -> list[Path]:
+    """Write one sealed segment for each contiguous interval of an open one.
 
     Sealing the same bytes again gives the same files.
 
@@ -25,6 +25,7 @@ def seal_open(path: Path, number: int, table: str) -> list[Path]:
         path: the open segment.
         number: its `n`.
         table: its table.
+        folder: where they go; beside the open segment where not given.
 
     Returns:
         The sealed files in seq order; none where no batch is whole. Each was read back.
@@ -41,4 +42,5 @@ def seal_open(path: Path, number: int, table: str) -> list[Path]:
     for _, rows in content.pieces:
         if unknown := unknown_columns(rows.column_names, table_schema(table).open):
             raise SegmentError(path, f"a newer version wrote {', '.join(unknown)}: seal it with that version")
-    return [write_sealed(path.parent, rows, span, number, table, content.identity) for span, rows in content.pieces]
+    folder = folder or path.parent
+    return [write_sealed(folder, rows, span, number, table, content.identity) for span, rows in content.pieces]

@@ -32,7 +32,7 @@ class Accumulator:
             Type by key of what is no scalar and was left out.
         """
         values = sort_values(metrics)
-        skipped = values.skipped | dict.fromkeys([*values.many, *values.texts], "not a scalar")
+        skipped = values.skipped | dict.fromkeys([*values.many, *values.large, *values.texts], "not a scalar")
         number = number_of(weight)
         if number is None or not (math.isfinite(number) and number >= 0):
             return skipped | dict.fromkeys(values.scalars, f"weight {text_of(weight)}")

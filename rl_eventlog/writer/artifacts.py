@@ -6,6 +6,7 @@ import hashlib
 import mimetypes
 import os
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,12 +16,36 @@ from rl_eventlog.layout import RunLayout
 _BLOCK = 1 << 20
 
 
-def store_artifact(layout: RunLayout, source: BinaryIO, name: str, kind: str, path: str | None) -> dict[str, Any]:
-    """Copy a file into the run and return its row of the artifacts table.
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A file to keep, and what its row says of it."""
 
-    Raises:
-        OSError: it could not be read or written; nothing of it stays.
-    """
+    source: BinaryIO
+    name: str
+    kind: str
+    path: str | None = None
+    """Where it came from."""
+
+    def store(self, layout: RunLayout) -> dict[str, Any]:
+        """Copy it into the run, close the source, and return the row of the artifacts table.
+
+        Raises:
+            OSError: it could not be read or written; nothing of it stays.
+        """
+        with self.source:
+            sha256, size = _copy(self.source, layout)
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "sha256": sha256,
+            "bytes": size,
+            "media_type": mimetypes.guess_type(self.path or self.name)[0],
+            "path": None if self.path is None else str(Path(self.path)),
+        }
+
+
+def _copy(source: BinaryIO, layout: RunLayout) -> tuple[str, int]:
+    """Digest and size, bytes."""
     make_folder(layout.path / "artifacts")
     temporary = temporary_path(layout.path / "artifacts")
     digest = hashlib.sha256()
@@ -40,11 +65,4 @@ def store_artifact(layout: RunLayout, source: BinaryIO, name: str, kind: str, pa
         with suppress(OSError):
             temporary.unlink()
         raise
-    return {
-        "name": name,
-        "kind": kind,
-        "sha256": digest.hexdigest(),
-        "bytes": size,
-        "media_type": mimetypes.guess_type(path or name)[0],
-        "path": None if path is None else str(Path(path)),
-    }
+    return digest.hexdigest(), size

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from rl_eventlog.schema import table
-from rl_eventlog.segment.arrays import build_array
+from rl_eventlog.segment.arrays import build_array, number_array
 
 from .text import text_of
 from .values import step_of
@@ -78,6 +78,9 @@ def fit(value: Any, kind: pa.DataType) -> Any:
             return float(value)
         if pa.types.is_integer(kind):
             value = step_of(value)
+        packed = number_array(value, kind.value_type) if pa.types.is_list(kind) and None not in value else None
+        if packed is not None:
+            return packed
         build_array([value], kind)
     except Exception:  # noqa: BLE001 -- this runs the value's own code
         return None

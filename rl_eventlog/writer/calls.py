@@ -12,7 +12,7 @@ import math
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
@@ -20,20 +20,22 @@ import pyarrow as pa
 
 from rl_eventlog.errors import WriteError, WriterClosedError
 from rl_eventlog.host import host_name
-from rl_eventlog.layout import RunLayout
 from rl_eventlog.schema import table
 
 from . import distributions
 from .accumulate import Accumulator
-from .artifacts import store_artifact
+from .artifacts import Artifact
 from .batches import Metric, Position, fit, metrics_batch, row_batch, rows_batch
+from .deferred import BIG_BYTES
+from .given_samples import GivenSamples
 from .hparams import flatten_hparams
-from .samples import sample_rows
+from .samples import sample_batches
 from .session import Session
 from .skips import Skips
 from .text import text_of, to_json
+from .thinning import Thinning
 from .timers import Timer
-from .values import Sorted, lookup, number_of, numbers, sort_values, start_of, step_of
+from .values import Sorted, copied, is_large, lookup, number_of, sort_values, start_of, step_of
 
 MAX_TEXT_BYTES = 64 << 10
 _INT64 = 1 << 63
@@ -73,7 +75,8 @@ class LogCalls(ABC):
 
     timer: Timer
 
-    def __init__(self) -> None:
+    def __init__(self, thinning: Thinning) -> None:
+        self._thinning = thinning
         self._step: int | None = None
         self._last_step: int | None = None
         self._skips = Skips()
@@ -149,7 +152,7 @@ class LogCalls(ABC):
         """The rule of `log_metrics`, for calls that have no plan."""
         values = sort_values(metrics)
         start = start_of(prefix)
-        names = {key: start + key for key in (*values.scalars, *values.many, *values.texts)}
+        names = {key: start + key for key in (*values.scalars, *values.many, *values.large, *values.texts)}
         axis_value = self._take_axis(values, names, step_metric)
         axis = None if axis_value is None else text_of(step_metric)
         position = Position(step, time.time_ns() // 1000, axis, axis_value, step_finished)
@@ -252,9 +255,12 @@ class LogCalls(ABC):
         """
         self._ready()
         position, name = self._position(step, "log_histogram"), text_of(name)
+        if is_large(histogram):
+            self._defer_distribution(name, name, copied(histogram), position)
+            return
         try:
             pair = isinstance(histogram, tuple) and [hasattr(part, "__len__") for part in histogram] == [True, True]
-            columns = distributions.given_histogram(*histogram) if pair else distributions.sketch(numbers(histogram))
+            columns = distributions.given_histogram(*histogram) if pair else distributions.sketch(histogram)
         except (ValueError, TypeError) as error:
             self._skips.skip("no histogram", name, text_of(error))
             return
@@ -270,26 +276,29 @@ class LogCalls(ABC):
         except Exception as error:  # noqa: BLE001 -- drawing runs the user's and a library's code
             self._skips.skip("no figure", name, f"{type(error).__name__}: {text_of(error)}")
             return
+        size = image.tell()
         image.seek(0)
-        self._store(lambda layout: store_artifact(layout, image, name, "figure", f"{name}.png"), step)
+        artifact = Artifact(image, name, "figure", f"{name}.png")
+        self._store(artifact, self._position(step, "log_plot"), size=size, memory=size)
 
     @_harmless
     def log_artifact(self, path: str | os.PathLike[str], name: str | None = None, kind: str = "file") -> None:
-        """Keep a copy of a file in the run.
+        """Keep a copy of a file in the run. A large one is copied on a thread: leave it as it is until `flush`.
 
         Args:
-            path: the file.
+            path: the file; it may be removed once the call has returned.
             name: name in the run; the file's own where not given.
             kind: file, figure, checkpoint or model.
         """
         self._ready()
         source = Path(path)
-
-        def store(layout: RunLayout) -> dict[str, Any]:
-            with source.open("rb") as file:
-                return store_artifact(layout, file, text_of(name or source.name), text_of(kind), text_of(source))
-
-        self._store(store, None)
+        try:
+            file = source.open("rb")
+        except OSError as error:
+            self._skips.skip("artifacts not stored", text_of(error.filename), text_of(error))
+            return
+        artifact = Artifact(file, text_of(name or source.name), text_of(kind), text_of(source))
+        self._store(artifact, self._position(None, "log_artifact"), size=os.fstat(file.fileno()).st_size)
 
     @_harmless
     def log_gpu_samples(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -307,20 +316,33 @@ class LogCalls(ABC):
         Args:
             samples: records (a list of mappings), columns (a mapping of equally long lists), an Arrow
                 table or a Polars frame. Known fields: dataset, prompt, response, reference, messages,
-                reward, rewards, advantage, ...; others are kept in `extra`.
+                reward, rewards, advantage, ...; others are kept in `extra`. More than 64 KiB are written
+                by a thread: leave arrays above 1 MiB, and lists within the columns, as they are until `flush`.
             step: training step.
             split: ``validation`` or ``rollout``.
         """
-        self._ready()
-        position = self._position(step, "log_samples")
+        session = self._ready()
+        position, split = self._position(step, "log_samples"), text_of(split)
         try:
-            batch = sample_rows(
-                samples, step=position.step, split=text_of(split), time_us=position.time_us, skipped=self._skip_sample
-            )
+            given = GivenSamples(samples)
         except (ValueError, TypeError) as error:
-            self._skips.skip("no samples", text_of(split), text_of(error))
+            self._skips.skip("no samples", split, text_of(error))
             return
-        if batch.num_rows:
+        count = self._thinning.take(given.count, position.step, split)
+        if count < given.count:
+            self._skips.counters["samples thinned"] += given.count - count
+        if not count:
+            return
+
+        def encode() -> Iterator[pa.RecordBatch]:
+            return sample_batches(
+                given, count, step=position.step, split=split, time_us=position.time_us, skipped=self._skip_sample
+            )
+
+        if given.size > BIG_BYTES:
+            session.rows.defer("samples", encode, rows=count, size=given.size, may_be_dropped=split == "rollout")
+            return
+        for batch in encode():
             self._append("samples", batch)
 
     @_harmless
@@ -413,6 +435,8 @@ class LogCalls(ABC):
     def _log_the_rest(self, values: Sorted, names: Mapping[str, str], position: Position) -> None:
         for key, many in values.many.items():
             self._log_distribution(names[key], distributions.sketch(many), position)
+        for key, large in values.large.items():
+            self._defer_distribution(key, names[key], large, position)
         for key, text in values.texts.items():
             self._mark(names[key], position, "info", text, {})
         for key, integer in values.inexact.items():
@@ -422,15 +446,19 @@ class LogCalls(ABC):
             self._skips.skip("values skipped", key, kind)
 
     def _log_distribution(self, name: str, columns: Mapping[str, Any], position: Position) -> None:
-        row = {
-            "step": position.step,
-            "time": position.time_us,
-            "name": name,
-            "axis": position.axis,
-            "axis_value": position.axis_value,
-            **columns,
-        }
-        self._append("distributions", row_batch("distributions", row))
+        self._append("distributions", _distribution_batch(name, columns, position))
+
+    def _defer_distribution(self, key: str, name: str, values: Any, position: Position) -> None:
+        def encode() -> list[pa.RecordBatch]:
+            try:
+                columns = distributions.sketch(values)
+            except Exception:  # noqa: BLE001 -- values are the user's objects: their own code may raise anything
+                self._skips.skip("values skipped", key, type(values).__name__)
+                return []
+            return [_distribution_batch(name, columns, position)]
+
+        size = getattr(values, "nbytes", None) or 8 * len(values)
+        self._ready().rows.defer("distributions", encode, rows=1, size=size)
 
     def _mark(self, name: str, position: Position, level: str, text: str | None, fields: Mapping[str, Any]) -> None:
         row = {
@@ -446,14 +474,35 @@ class LogCalls(ABC):
     def _log_span(self, label: str, seconds: float, start: float | None) -> None:
         self.log_timing(label, seconds, start=start)
 
-    def _store(self, store: Callable[[RunLayout], dict[str, Any]], step: int | None) -> None:
-        try:
-            row = store(self._ready().layout)
-        except OSError as error:
-            self._skips.skip("artifacts not stored", text_of(error.filename), text_of(error))
-            return
-        position = self._position(step, "log_plot")
-        self._append("artifacts", row_batch("artifacts", {"step": position.step, "time": position.time_us, **row}))
+    def _store(self, artifact: Artifact, position: Position, *, size: int, memory: int = 0) -> None:
+        """Store a file and its row: here, or on a thread where it is large."""
+        session = self._ready()
+
+        def encode() -> list[pa.RecordBatch]:
+            try:
+                row = artifact.store(session.layout)
+            except OSError as error:
+                self._skips.skip("artifacts not stored", text_of(error.filename or artifact.name), text_of(error))
+                return []
+            return [row_batch("artifacts", {"step": position.step, "time": position.time_us, **row})]
+
+        if size > BIG_BYTES:
+            session.rows.defer("artifacts", encode, rows=1, size=memory)
+        else:
+            for batch in encode():
+                self._append("artifacts", batch)
 
     def _failed(self, call: str, error: Exception) -> None:
         self._skips.skip("calls failed", call, f"{type(error).__name__}: {text_of(error)}")
+
+
+def _distribution_batch(name: str, columns: Mapping[str, Any], position: Position) -> pa.RecordBatch:
+    row = {
+        "step": position.step,
+        "time": position.time_us,
+        "name": name,
+        "axis": position.axis,
+        "axis_value": position.axis_value,
+        **columns,
+    }
+    return row_batch("distributions", row)

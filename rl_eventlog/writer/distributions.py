@@ -8,7 +8,6 @@ ones collapse. Values that are not finite count in `count` and the moments, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -27,9 +26,13 @@ _ZERO = build_scalar(0.0, pa.float64())
 _LOG_GAMMA = build_scalar(math.log(GAMMA), pa.float64())
 
 
-def sketch(values: Sequence[float]) -> dict[str, Any]:
-    """The columns of a distributions row for `values`, any number of floats."""
-    array = build_array(values, pa.float64())
+def sketch(values: Any) -> dict[str, Any]:
+    """The columns of a distributions row for `values`: numbers in nested lists, arrays and tensors.
+
+    Raises:
+        TypeError: something in there is no number.
+    """
+    array = _floats(values)
     finite = array.filter(pc.is_finite(array))
     positive = finite.filter(pc.greater(finite, _ZERO))
     negative = finite.filter(pc.less(finite, _ZERO))
@@ -60,6 +63,16 @@ def given_histogram(counts: Any, edges: Any) -> dict[str, Any]:
         raise ValueError("counts must be whole numbers, not densities")
     whole = [int(height) for height in heights]
     return {"count": sum(whole), "edges": borders, "edge_counts": whole}
+
+
+def _floats(values: Any) -> pa.Array:
+    """All numbers as float64, those of arrays and tensors in the CPU's memory without a look at each."""
+    if hasattr(values, "detach") and str(values.layout) == "torch.strided":
+        values = values.detach().double().cpu().numpy()
+    if hasattr(values, "dtype") and getattr(values.dtype, "kind", "") in "fiu":
+        data = values.astype("float64").ravel()
+        return pa.Array.from_buffers(pa.float64(), len(data), [None, pa.py_buffer(data)])
+    return build_array(numbers(values), pa.float64())
 
 
 def _moments(array: pa.Array) -> dict[str, Any]:

@@ -26,14 +26,16 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from rl_eventlog.errors import OpenError, WriteError, WriterClosedError
 from rl_eventlog.ids import new_ulid
 
-from .artifacts import store_artifact
+from .artifacts import Artifact
 from .calls import LogCalls
-from .options import byte_count, one_of, seconds, step_number, tag_texts
+from .mounts import file_system, may_stall
+from .options import above_zero, absolute_path, duration, one_of, step_number, tag_texts
 from .preload import load_all
 from .provenance import git_diff, provenance
 from .registration import Labels, Resume, inherit_launch, run_folder
-from .rows import Limits
 from .session import CloseReport, Options, Session
+from .table import Limits
+from .thinning import Thinning
 from .whoami import who_am_i
 
 if TYPE_CHECKING:
@@ -42,15 +44,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger("rl_eventlog")
 
 OnError = Literal["warn", "raise"]
+Write = Literal["direct", "queued"]
 _MAX_INTERVAL_SECONDS = 86_400.0
 
 
 class EventWriter(LogCalls):
     """Writes the events of one process. Make it with `EventWriter.open`."""
 
-    def __init__(self, options: Options, facts: Mapping[str, Any] | None, diff: bytes | None) -> None:
+    def __init__(
+        self, options: Options, thinning: Thinning, facts: Mapping[str, Any] | None, diff: bytes | None
+    ) -> None:
         """Use `open`."""
-        super().__init__()
+        super().__init__(thinning)
         self._options = options
         self._closed: CloseReport | None = None
         self._last_call = time.monotonic()
@@ -60,7 +65,7 @@ class EventWriter(LogCalls):
         for warning in self._session.warnings:
             logger.warning("rl-eventlog: %s", warning)
         if diff:
-            self._store(lambda layout: store_artifact(layout, io.BytesIO(diff), "git.diff", "file", None), None)
+            self._store(Artifact(io.BytesIO(diff), "git.diff", "file"), self._position(None, "open"), size=len(diff))
         _writers.add(self)
 
     @classmethod
@@ -87,6 +92,11 @@ class EventWriter(LogCalls):
         segment_seconds: float = 6 * 3600.0,
         fsync_interval_seconds: float = 5.0,
         beat_interval_seconds: float = 30.0,
+        write: Write | None = None,
+        stall_budget_ms: float = 20.0,
+        fallback_dir: str | os.PathLike[str] | None = None,
+        max_samples_per_step: int | None = None,
+        keep_rollouts_every: int | None = None,
     ) -> Self:
         """Enter a run, or make it, and return a writer for this process.
 
@@ -112,6 +122,13 @@ class EventWriter(LogCalls):
             segment_seconds: age at which a segment is rotated, seconds.
             fsync_interval_seconds: how often the background puts rows on the disk.
             beat_interval_seconds: how often the heartbeat is written.
+            write: ``direct`` lets the caller write; ``queued`` lets a thread do it, so that a file system
+                that does not answer holds a call for the stall budget at most. By the type of the file
+                system where not given: queued on NFS, Lustre, GPFS, BeeGFS, Ceph, FUSE, 9p and SMB.
+            stall_budget_ms: how long a call waits for the thread, milliseconds; then its rows wait in memory.
+            fallback_dir: folder on another disk, of this node, for rows that the run's folder does not take.
+            max_samples_per_step: keep so many samples of a step and split, the first ones.
+            keep_rollouts_every: keep rollout samples of every so many steps, counted from step 0.
 
         Raises:
             OpenError: nothing could be written there; path and reason are named.
@@ -120,6 +137,7 @@ class EventWriter(LogCalls):
         """
         one_of("resume", resume, get_args(Resume))
         one_of("on_error", on_error, get_args(OnError))
+        one_of("write", write, (*get_args(Write), None))
         who = who_am_i(role=role, rank=rank, world_size=world_size, data_rank=data_rank, launch_id=launch_id)
         path, name = run_folder(root, run, who, new_ulid())
         options = Options(
@@ -131,16 +149,27 @@ class EventWriter(LogCalls):
             resume_step=step_number("resume_step", resume_step),
             parent_run=parent_run,
             limits=Limits(
-                byte_count("segment_bytes", segment_bytes), seconds("segment_seconds", segment_seconds, most=math.inf)
+                above_zero("segment_bytes", segment_bytes, of="bytes"),
+                duration("segment_seconds", segment_seconds, most=math.inf),
             ),
             raise_errors=on_error == "raise",
-            fsync_seconds=seconds("fsync_interval_seconds", fsync_interval_seconds, most=_MAX_INTERVAL_SECONDS),
-            beat_seconds=seconds("beat_interval_seconds", beat_interval_seconds, most=_MAX_INTERVAL_SECONDS),
+            fsync_seconds=duration("fsync_interval_seconds", fsync_interval_seconds, most=_MAX_INTERVAL_SECONDS),
+            beat_seconds=duration("beat_interval_seconds", beat_interval_seconds, most=_MAX_INTERVAL_SECONDS),
+            queued=write == "queued" or (write is None and may_stall(file_system(path))),
+            stall_budget_seconds=duration("stall_budget_ms", stall_budget_ms, most=60_000.0, unit="ms") / 1000,
+            fallback=None if fallback_dir is None else absolute_path(fallback_dir) / path.name,
+        )
+        thinning = Thinning(
+            None
+            if max_samples_per_step is None
+            else above_zero("max_samples_per_step", max_samples_per_step, of="samples"),
+            None if keep_rollouts_every is None else above_zero("keep_rollouts_every", keep_rollouts_every, of="steps"),
         )
         load_all()
         carries_provenance = who.rank.rank in (0, None)
         writer = cls(
             options,
+            thinning,
             provenance() if carries_provenance else None,
             git_diff() if carries_provenance and capture_diff else None,
         )
@@ -167,10 +196,14 @@ class EventWriter(LogCalls):
         """Wait until every row is with the kernel, or, with `fsync`, on the disk.
 
         Raises:
-            OSError: the disk refused.
+            OSError: the disk refuses; the rows wait in memory and are tried again.
         """
-        if fsync and self._session is not None:
-            self._session.rows.fsync()
+        session = self._session
+        if session is None or self._closed is not None:
+            return
+        session.rows.flush()
+        if fsync:
+            session.rows.fsync()
 
     def close(self, timeout: float = 5.0, *, reason: str = "finished") -> CloseReport:
         """Seal all segments and write the end record. A second call returns the first report.
@@ -178,16 +211,27 @@ class EventWriter(LogCalls):
         Args:
             timeout: seconds to wait for sealing; what is not sealed by then stays open.
             reason: why the training ended.
+
+        Raises:
+            WriteError: rows are lost or not written yet, with ``on_error="raise"``.
         """
         with self._locked:
             if self._closed is None:
-                if left := self._accumulator.take():
-                    self._skips.counters["accumulated and never logged"] += len(left)
-                session = self._session  # None in a fork that logged nothing
-                self._closed = session.end(timeout, reason, self._skips.counters) if session else CloseReport({}, {})
-                if self in _opened:
-                    _opened.remove(self)
+                self._closed = report = self._end(timeout, reason)
+                for problem in report.problems():
+                    logger.warning("rl-eventlog, closing %s: %s", self.path, problem)
+                if report.missing and self._options.raise_errors:
+                    raise WriteError(f"{self.path} was closed without {report.missing}")
             return self._closed
+
+    def _end(self, timeout: float, reason: str) -> CloseReport:
+        if left := self._accumulator.take():
+            self._skips.counters["accumulated and never logged"] += len(left)
+        if self in _opened:
+            _opened.remove(self)
+        if self._session is None:  # a fork that logged nothing
+            return CloseReport({}, {})
+        return self._session.end(timeout, reason, self._skips.counters)
 
     def __enter__(self) -> Self:
         """Use as a context manager: `close` at the end, also of a failed training."""
@@ -200,7 +244,8 @@ class EventWriter(LogCalls):
         if error is not None and kind is not None and not issubclass(kind, (SystemExit, GeneratorExit)):
             with suppress(WriteError, WriterClosedError):  # the training's own exception is the one to be seen
                 self.mark("exception", level="error", text="".join(traceback.format_exception(kind, error, trace)))
-        self.close(reason="finished" if kind is None else kind.__name__)
+        with suppress(*(() if error is None else (WriteError,))):
+            self.close(reason="finished" if kind is None else kind.__name__)
 
     def _ready(self) -> Session:
         """The session; after a fork the child's own, made at its first call.

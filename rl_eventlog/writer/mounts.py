@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 MOUNT_TABLE = Path("/proc/self/mountinfo")
+_REMOTE = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "fuse", "9p", "cifs", "smb", "virtiofs")
 
 
 def file_system(path: Path) -> str:
@@ -26,3 +27,8 @@ def file_system(path: Path) -> str:
         if resolved.is_relative_to(mount) and len(mount.parts) >= best:
             best, kind = len(mount.parts), types[0]
     return kind
+
+
+def may_stall(kind: str) -> bool:
+    """Whether a write to a file system of that type may wait for another machine, or for another process."""
+    return kind.startswith(_REMOTE)

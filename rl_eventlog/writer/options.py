@@ -6,8 +6,10 @@ used raises an error that names the argument and what it may be.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from rl_eventlog.errors import IdentityError, OptionError
@@ -42,20 +44,20 @@ def step_number(name: str, value: Any) -> int | None:
     return number
 
 
-def byte_count(name: str, value: Any) -> int:
-    """A number of bytes above 0.
+def above_zero(name: str, value: Any, *, of: str) -> int:
+    """A whole number above 0, `of` what it counts.
 
     Raises:
         OptionError: it is none.
     """
     number = _whole(value)
     if number is None or number <= 0:
-        raise OptionError(f"{name}={value!r} is no number of bytes: pass a whole number above 0")
+        raise OptionError(f"{name}={value!r} is no number of {of}: pass a whole number above 0")
     return number
 
 
-def seconds(name: str, value: Any, *, most: float) -> float:
-    """A time above 0, at most `most`, in seconds.
+def duration(name: str, value: Any, *, most: float, unit: str = "seconds") -> float:
+    """A time above 0, at most `most`, in the unit.
 
     Raises:
         OptionError: it is none.
@@ -65,18 +67,23 @@ def seconds(name: str, value: Any, *, most: float) -> float:
     except ValueError:
         number = None
     if number is None or not 0 < number <= most:
-        raise OptionError(f"{name}={value!r} is no time: pass seconds above 0, at most {most:g}")
+        raise OptionError(f"{name}={value!r} is no time: pass {unit} above 0, at most {most:g}")
     return number
 
 
-def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
+def absolute_path(path: str | os.PathLike[str]) -> Path:
+    """The path as it stays when the process changes its folder; links stay links."""
+    return Path(os.path.abspath(path))  # noqa: PTH100 -- as said
+
+
+def one_of(name: str, value: Any, allowed: tuple[str | None, ...]) -> None:
     """Check a word.
 
     Raises:
         OptionError: it is none of those allowed.
     """
     if value not in allowed:
-        words = ", ".join(f'"{word}"' for word in allowed)
+        words = ", ".join(f'"{word}"' for word in allowed if word is not None)
         raise OptionError(f"{name}={value!r} is not known: pass one of {words}")
 
 

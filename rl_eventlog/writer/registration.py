@@ -51,6 +51,8 @@ class Registration:
     layout: RunLayout
     identity: Identity
     run: str
+    document: bytes
+    """What it wrote about itself."""
     warnings: tuple[str, ...]
 
 
@@ -126,7 +128,8 @@ def register(
             "beat_seconds": beat_seconds,
             "provenance": provenance,
         }
-        write_durably(layout.writer(writer), encode_document(document))
+        encoded = encode_document(document)
+        write_durably(layout.writer(writer), encoded)
     except OpenError:
         raise
     except OSError as error:
@@ -138,7 +141,7 @@ def register(
         _say_joined(layout, run, seen)
     if split:
         _say_split(layout, run, who)
-    return Registration(layout, identity, run, tuple(_place_warnings(path, run)))
+    return Registration(layout, identity, run, encoded, tuple(_place_warnings(path, run)))
 
 
 def _run_uid(layout: RunLayout) -> str:

@@ -1,102 +1,67 @@
-"""All tables of one writer: seqs, segments, rotation, sealing.
+"""All tables of one writer.
 
-- A row handed to `append` is with the kernel when the call returns, or counted in `rows_lost`.
-- Seqs of a table are dense from 0. A seq moves only after its row was written whole; rows of a
-  failed write go, with the same seqs, to a new segment.
-- A signal handler that logs while this very thread is writing does not deadlock: its rows wait in
-  memory and are written before the interrupted call returns.
-- Sealing and fsync happen on the callers of `seal_rotated` and `fsync`, outside the lock that `append`
-  needs: the background thread, never the training.
+- Rows handed to `append` are, when the call returns, with the kernel, or in memory and on their way,
+  or counted in `rows_lost`. In memory are those that the file system did not take within the stall
+  budget (``write="queued"``) or refused, and big ones.
+- Sealing and fsync happen on the callers of `seal` and `fsync`: the background thread, never the training.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import random
 import threading
 import time
-from collections import deque
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 
-from rl_eventlog.durable import fsync_file, make_folder
 from rl_eventlog.errors import WriteError, WriterClosedError
-from rl_eventlog.layout import RunLayout, SegmentName, open_name
-from rl_eventlog.segment.open_segment import OpenSegment
-from rl_eventlog.types import Identity, Span
+from rl_eventlog.host import host_name
 
-if TYPE_CHECKING:
-    from rl_eventlog.segment.template import TemplateRows
-
-    Rows: TypeAlias = pa.RecordBatch | TemplateRows
+from .batches import row_batch
+from .deferred import Deferred, Job
+from .places import Places
+from .row_queue import RowQueue, count
+from .sealing import Sealing
+from .table import Limits, Rows, Table
+from .text import to_json
 
 logger = logging.getLogger("rl_eventlog")
-
-
-@dataclass(slots=True)
-class _TableState:
-    """One table of this writer."""
-
-    next_seq: int = 0
-    """Of the next segment; within one, the segment counts."""
-    number: int = 0
-    """`n` of the next segment."""
-    segment: OpenSegment | None = None
-    opened: float = 0.0
-    """Monotonic time at which the segment was made."""
-    fsynced_size: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Rotated:
-    """A finished open segment that waits for its seal, or for the end of its grace time."""
-
-    table: str
-    number: int
-    path: Path
-    span: Span
-    """Seqs that were written to it."""
-
-
-@dataclass(slots=True)
-class Limits:
-    """When a segment is rotated and when a sealed one's open form goes."""
-
-    segment_bytes: int = 64 << 20
-    segment_seconds: float = 6 * 3600.0
-    grace_seconds: float = 15 * 60.0
-    jitter: float = field(default_factory=lambda: random.uniform(0.9, 1.1))  # noqa: S311 -- spreads seals, no secret
 
 
 class RowStore:
     """Writes rows of all tables of one writer.
 
     Attributes:
-        rows_lost: rows that could not be written, by table.
+        rows_lost: rows that were dropped, or could not be written, by table.
     """
 
-    def __init__(self, layout: RunLayout, identity: Identity, limits: Limits, *, raise_errors: bool = False) -> None:
-        self.layout = layout
-        self.identity = identity
-        self.rows_lost: dict[str, int] = {}
+    def __init__(
+        self, places: Places, limits: Limits, *, budget_seconds: float | None = None, raise_errors: bool = False
+    ) -> None:
+        """Start without rows.
+
+        Args:
+            places: where the files lie.
+            limits: when segments rotate.
+            budget_seconds: how long a call waits for a thread to write its rows; None: the caller writes.
+            raise_errors: let `append` raise where the file system refuses.
+        """
+        self.places = places
+        self.rows_lost: Counter[str] = Counter()
         self._limits = limits
-        self._rotation_bytes = limits.segment_bytes * limits.jitter
+        self._queued = budget_seconds is not None
         self._raise_errors = raise_errors
-        self._tables: dict[str, _TableState] = {}
+        self._tables: dict[str, Table] = {}
         self._finished = False
-        self._to_seal: deque[_Rotated] = deque()
-        self._unsealed: list[_Rotated] = []  # their seal failed
-        self._sealed: deque[tuple[float, Path]] = deque()
-        self._sealing = threading.Lock()
-        # An RLock, so that a signal handler on this thread gets in, sees `_busy`, and leaves its row.
-        self._lock = threading.RLock()
-        self._busy = False
-        self._waiting: deque[tuple[str, Rows]] = deque()
+        self._warned = False
+        self._making = threading.RLock()
+        self._sealing = Sealing(places, limits.grace_seconds, self._lose)
+        self._queue = RowQueue(budget_seconds or 0.0, lost=self._lose, refused=self._warn)
+        self._deferred = Deferred(dropped=self._drop, failed=self._lose, refused=self._warn)
 
     def append(self, table: str, rows: Rows) -> None:
         """Write the rows of one call.
@@ -109,235 +74,195 @@ class RowStore:
             WriteError: they could not be written, with ``on_error="raise"``.
             WriterClosedError: `finish` was called.
         """
-        with self._lock:
-            if self._finished:
-                raise WriterClosedError(f"the writer of {self.layout.path} is closed: open a new one to log more")
-            if self._busy:  # this very thread is writing: the signal handler's row is written when it goes on
-                self._waiting.append((table, rows))
-                return
-            self._busy = True
-            try:
-                self._write(table, rows)
-                if self._waiting:
-                    self._drain()
-            except BaseException:  # a signal handler raised; what it logged before is owed all the same
-                self._drain()
-                raise
-            finally:
-                self._busy = False
-        if self._waiting:  # a signal came between the last look and the end of `_busy`
-            self.append(*self._waiting.popleft())
+        state = self._tables.get(table)
+        if state is None:
+            self._check_open()
+            state = self._table(table)
+        if self._queued:
+            self._append_queued(state, rows)
+        else:
+            state.append(rows)
 
-    def _drain(self) -> None:
-        while self._waiting:
-            self._write(*self._waiting.popleft())
+    def defer(
+        self,
+        table: str,
+        encode: Callable[[], Iterable[pa.RecordBatch]],
+        *,
+        rows: int,
+        size: int,
+        may_be_dropped: bool = False,
+    ) -> None:
+        """Encode and write the rows of a call on a thread.
+
+        Args:
+            table: name of the table.
+            encode: makes their record batches.
+            rows: how many there will be.
+            size: bytes they hold in memory until then, roughly.
+            may_be_dropped: drop them where too much waits.
+
+        Raises:
+            WriterClosedError: `finish` was called.
+        """
+        self._check_open()
+        job = Job(self._table(table), encode, rows=rows, size=size, may_be_dropped=may_be_dropped)
+        try:
+            self._deferred.put(job)
+        except RuntimeError:  # the interpreter is shutting down: now or never
+            job.write()
+
+    def waiting(self) -> dict[str, int]:
+        """Rows in memory that are not written yet, by table."""
+        return dict(self._queue.waiting() + self._deferred.waiting())
 
     def last_seqs(self) -> dict[str, int]:
         """Last seq of every table that has rows. Waits for nobody."""
-        counts = {}
-        for name, state in list(self._tables.items()):
-            segment = state.segment  # `next_seq` is set before this goes
-            counts[name] = segment.next_seq if segment else state.next_seq
-        return {name: count - 1 for name, count in counts.items() if count}
+        counts = {name: table.count for name, table in list(self._tables.items())}
+        return {name: rows - 1 for name, rows in counts.items() if rows}
+
+    def slow_writes(self) -> int:
+        """Writes that took very long."""
+        return sum(table.slow_writes for table in list(self._tables.values()))
+
+    def flush(self) -> None:
+        """Wait until every row is with the kernel.
+
+        Raises:
+            OSError: the file system refuses; the rows wait in memory and are tried again.
+        """
+        for queue in (self._deferred, self._queue):
+            if not queue.join(None, patient=False) and (error := queue.error):
+                raise OSError(error.errno, f"{sum(self.waiting().values())} rows wait in memory: {error.strerror}")
 
     def fsync(self) -> None:
-        """Put every row written so far on the disk, in files that are still where they belong.
+        """Put every row that is with the kernel on the disk, in files that are still where they belong.
 
         Raises:
             OSError: the disk refused; the rows stay with the kernel.
         """
-        self._restore_removed()
-        for rotated in (*self._to_seal, *self._unsealed):
-            with suppress(FileNotFoundError):  # sealed and removed meanwhile
-                fsync_file(rotated.path)
-        with self._lock:
-            states = list(self._tables.values())
-        for state in states:
-            self._fsync_segment(state)
-
-    def _fsync_segment(self, state: _TableState) -> None:
-        """On a descriptor of our own: a rotation may close the segment's meanwhile."""
-        with self._lock:
-            segment = state.segment
-            if segment is None or segment.size == state.fsynced_size:
-                return
-            size, fd = segment.size, os.dup(segment.fd)
-        try:
-            segment.fsync(fd)
-        finally:
-            os.close(fd)
-        with self._lock:
-            if state.segment is segment:
-                state.fsynced_size = size
-
-    def _restore_removed(self) -> None:
-        """Rows of a segment whose file was removed go to a new one, with the same seqs."""
-        for name, state in list(self._tables.items()):
-            segment = state.segment
+        failed: OSError | None = None
+        for table in list(self._tables.values()):
             try:
-                if segment is None or segment.in_place():
-                    continue
-            except OSError:
-                if state.segment is not segment:  # rotated meanwhile
-                    continue
-                raise
-            with self._lock:
-                if state.segment is segment and not self._busy:
-                    logger.warning("rl-eventlog writes %s anew: it was removed", segment.path)
-                    self._replace_segment(name, state, segment)
-
-    def _replace_segment(self, table: str, state: _TableState, removed: OpenSegment) -> None:
-        state.segment, state.next_seq = None, removed.first_seq
-        copy: OpenSegment | None = None
-        try:
-            copy = self._new_segment(table, state)
-            copy.take_over(removed)
-        except OSError:
-            state.segment = removed
-            if copy:
-                copy.close()
-                with suppress(OSError):
-                    copy.path.unlink()
-            raise
-        removed.close()
+                table.fsync()
+            except OSError as error:  # the others' rows are as dear
+                failed = error
+        self._sealing.fsync()
+        if failed:
+            raise failed
 
     def rotate_old(self) -> None:
-        """End segments that are older than the age limit."""
-        now = time.monotonic()
-        with self._lock:
-            for name, state in self._tables.items():
-                if state.segment and now - state.opened > self._limits.segment_seconds * self._limits.jitter:
-                    self._end_segment(name, state)
+        """End segments that are too old, or lie under the fallback folder without need; say which lay there."""
+        for table in list(self._tables.values()):
+            table.rotate_if_old()
+        self._mark_moved()
 
-    def seal_rotated(self) -> None:
+    def seal(self) -> None:
         """Seal what was rotated; remove open forms whose grace time is over."""
-        with self._sealing:
-            while self._to_seal:
-                rotated = self._to_seal[0]
-                if self._seal(rotated):
-                    self._sealed.append((time.monotonic(), rotated.path))
-                else:
-                    self._unsealed.append(rotated)
-                self._to_seal.popleft()
-            self._remove_sealed(self._limits.grace_seconds)
+        self._sealing.seal()
 
-    def finish(self, timeout_seconds: float) -> bool:
-        """Take no more rows, and end all segments so that `seal_rotated` finds them.
+    def finish(self, timeout_seconds: float | None) -> bool:
+        """Take no more rows, wait for those in memory, and end all segments so that `seal` finds them.
 
         Returns:
-            False where a call of another thread did not come to its end in time, or where this very
-            call interrupted one, from a signal handler: the segments then stay open, a valid end.
+            False where not all came to its end in time, or where this very call interrupted another,
+            from a signal handler: the segments then stay open, a valid end.
         """
-        if not self._lock.acquire(timeout=max(0.0, timeout_seconds)):
-            self._finished = True
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        self._finished = True
+        if not self._deferred.join(deadline) or not self._queue.join(deadline):
             return False
-        try:
-            self._finished = True
-            if self._busy:
-                return False
-            with suppress(OSError):
-                self._restore_removed()
-            for name, state in self._tables.items():
-                self._end_segment(name, state)
-            self._to_seal.extend(self._unsealed)  # space may have returned
-            self._unsealed.clear()
-        finally:
-            self._lock.release()
-        return True
+        self._mark_moved()
+        with self._making:
+            tables = list(self._tables.values())
+        ended = [table.close(60.0 if deadline is None else deadline - time.monotonic()) for table in tables]
+        return all(ended)
 
-    def remove_sealed(self) -> None:
+    def seal_all(self) -> None:
+        """Seal what `finish` ended, those once more whose seal failed, and remove their open forms."""
+        self._sealing.seal(again=True)
+
+    def remove_open_forms(self) -> None:
         """Remove open forms whose sealed files were read back, without waiting for the grace time."""
-        with self._sealing:
-            self._remove_sealed(0.0)
+        self._sealing.remove_open_forms()
 
     def left_open(self) -> list[Path]:
-        """Open segments that are not sealed."""
-        rotated = [entry.path for entry in (*self._unsealed, *self._to_seal)]
-        current = [state.segment for state in list(self._tables.values())]
-        return rotated + [segment.path for segment in current if segment]
+        """Segments that are not sealed."""
+        current = [table.segment for table in list(self._tables.values())]
+        return self._sealing.left_open() + [segment.path for segment in current if segment]
 
-    def _remove_sealed(self, grace_seconds: float) -> None:
-        while self._sealed and time.monotonic() - self._sealed[0][0] >= grace_seconds:
-            with suppress(OSError):
-                self._sealed[0][1].unlink()
-            self._sealed.popleft()
+    def fallback(self) -> list[Path]:
+        """Segments that lie under the fallback folder still."""
+        return [path for table in list(self._tables.values()) for path, _ in table.moved if path.exists()]
 
     def abandon(self) -> None:
         """Drop files without writing: they belong to the parent of this forked process."""
-        for state in self._tables.values():
-            if state.segment:
-                state.segment.close()
+        for table in self._tables.values():
+            table.abandon()
         self._tables.clear()
 
-    def _write(self, table: str, rows: Rows) -> None:
-        state = self._tables.get(table)
-        if state is None:
-            state = self._tables[table] = _TableState()
-        error: OSError | None = None
-        if state.segment is not None:
-            try:
-                if state.segment.append(rows) > self._rotation_bytes:
-                    self._end_segment(table, state)
-            except OSError as caught:
-                error = caught
-                self._end_segment(table, state)
-            else:
-                return
-        try:  # in a new segment, with the same seqs
-            if self._new_segment(table, state).append(rows) > self._rotation_bytes:
-                self._end_segment(table, state)
-        except OSError as caught:
-            self._end_segment(table, state)
-            self._lose(table, rows[0].rows if isinstance(rows, tuple) else rows.num_rows, error or caught)
+    def _table(self, name: str) -> Table:
+        with self._making:
+            if name not in self._tables:
+                self._tables[name] = Table(
+                    name, self.places, self._limits, rotated=self._sealing.add, refused=self._refused
+                )
+            return self._tables[name]
 
-    def _lose(self, table: str, rows: int, error: OSError | None) -> None:
-        if table not in self.rows_lost:
-            logger.warning("rl-eventlog cannot write %s rows under %s: %s", table, self.layout.path, error)
-        self.rows_lost[table] = self.rows_lost.get(table, 0) + rows
-        if self._raise_errors:
-            raise WriteError(f"{rows} {table} rows could not be written under {self.layout.path}: {error}") from error
+    def _check_open(self) -> None:
+        if self._finished:
+            raise WriterClosedError(f"the writer of {self.places.home.path} is closed: open a new one to log more")
 
-    def _new_segment(self, table: str, state: _TableState) -> OpenSegment:
-        folder = self.layout.shard(table, self.identity.node)
-        make_folder(folder)
-        number = state.number
-        state.number += 1
-        path = folder / open_name(self.identity.writer, number)
-        state.segment = OpenSegment(path, table, self.identity, state.next_seq)
-        state.opened = time.monotonic()
-        state.fsynced_size = 0
-        return state.segment
-
-    def _end_segment(self, table: str, state: _TableState) -> None:
-        segment = state.segment
-        if segment is None:
-            return
-        state.next_seq = segment.next_seq
-        state.segment = None
-        with suppress(OSError):  # a failed close loses nothing that the kernel has acknowledged
-            segment.close()
-        if segment.rows:
-            span = Span(segment.first_seq, segment.next_seq - 1)
-            self._to_seal.append(_Rotated(table, state.number - 1, segment.path, span))
-        else:
-            with suppress(OSError):
-                segment.path.unlink()
-
-    def _seal(self, rotated: _Rotated) -> bool:
-        # Here, not above: it loads pyarrow.parquet, which the training's import should not pay for.
-        from rl_eventlog.segment.seal import seal_open
-
+    def _append_queued(self, table: Table, rows: Rows) -> None:
+        self._check_open()
         try:
-            sealed = seal_open(rotated.path, rotated.number, rotated.table)
-        except FileNotFoundError as error:
-            logger.warning("rl-eventlog lost %s rows of %s: %s", len(rotated.span), rotated.path, error)
-            self.rows_lost[rotated.table] = self.rows_lost.get(rotated.table, 0) + len(rotated.span)
-            return True
-        except Exception as error:  # noqa: BLE001 -- one that cannot be sealed must not stop the others
-            logger.warning("rl-eventlog leaves %s open: %s", rotated.path, error)
-            return False
-        names = [SegmentName.parse(path.name) for path in sealed]
-        if [(name.first, name.last) for name in names if name] != [(rotated.span.first, rotated.span.last)]:
-            logger.warning("rl-eventlog keeps %s: it is damaged, what is whole in it was sealed", rotated.path)
-            return False
-        return True
+            if not self._queue.put(table, rows, wait=True):
+                self._drop(table.name, count(rows))
+        except RuntimeError:  # the interpreter is shutting down: no thread will do it
+            table.append(rows)
+        if self._raise_errors and (error := self._queue.error):
+            waiting = sum(self.waiting().values())
+            raise WriteError(f"{waiting} rows wait in memory, {self.places.home.path} refuses them: {error}") from error
+
+    def _refused(self, table: Table, rows: Rows, error: OSError | None) -> None:
+        """What a direct writer does with rows that the file system does not take, or that must follow such rows."""
+        number = count(rows)
+        if self._raise_errors:
+            self._lose(table.name, number, error)
+            raise WriteError(
+                f"{number} {table.name} rows could not be written under {self.places.home.path}: {error}"
+            ) from error
+        if error:
+            self._warn(error)
+        try:
+            if not self._queue.put(table, rows, wait=False, held=True):
+                self._drop(table.name, number)
+        except RuntimeError as shutdown:
+            self._lose(table.name, number, error or shutdown)
+
+    def _warn(self, error: OSError) -> None:
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "rl-eventlog keeps rows in memory and tries again: %s refuses them: %s", self.places.home.path, error
+            )
+
+    def _drop(self, table: str, rows: int) -> None:
+        self._lose(table, rows, None)
+
+    def _lose(self, table: str, rows: int, error: Exception | None) -> None:
+        if table not in self.rows_lost:
+            why = error or "too many rows wait in memory for the file system"
+            logger.warning("rl-eventlog loses %s rows of %s: %s", table, self.places.home.path, why)
+        self.rows_lost[table] += rows
+
+    def _mark_moved(self) -> None:
+        """A marker for each segment under the fallback folder, so that its rows are found and brought home."""
+        for table in list(self._tables.values()):
+            for moved in table.moved[table.marked :]:
+                text = f"{table.name} rows from seq {moved.first_seq} on lie on {host_name()}: {moved.path}"
+                fields: dict[str, Any] = {"host": host_name(), "path": str(moved.path)}
+                fields |= {"table": table.name, "first_seq": moved.first_seq}
+                row = {"time": time.time_ns() // 1000, "name": "fallback", "level": "warning", "text": text}
+                if self._table("markers").try_append(row_batch("markers", row | {"fields": to_json(fields)})):
+                    return  # next time
+                table.marked += 1

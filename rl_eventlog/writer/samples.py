@@ -1,4 +1,4 @@
-"""Samples as they are handed over, columns or records, to rows of the samples table.
+"""Samples as they were handed over to rows of the samples table.
 
 Fields that the table has no column for go to `extra` as JSON: nothing is dropped. A value that does
 not fit its column goes there too, under its own name.
@@ -7,7 +7,8 @@ not fit its column goes there too, under its own name.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -17,63 +18,53 @@ from rl_eventlog.schema import table
 from rl_eventlog.segment.arrays import build_array
 
 from .batches import fit
+from .given_samples import GivenSamples, plain
 from .text import text_of, to_json
 
 _SCHEMA = table("samples").open
 _OF_THE_CALL = {"step", "time", "split"}
 _GIVEN = {field.name: field.type for field in _SCHEMA if field.name not in {*_OF_THE_CALL, "extra"}}
 """Columns that a record may fill."""
+_BATCH_BYTES = 1 << 20
+_READ_BYTES = 1 << 16  # a few hundred microseconds of conversion
+_TURN_SECONDS = 50e-6
 
 
-def sample_rows(
-    samples: Any, *, step: int | None, split: str, time_us: int, skipped: Callable[[int, str], None]
-) -> pa.RecordBatch:
-    """Rows for one call.
+def sample_batches(
+    given: GivenSamples, count: int, *, step: int | None, split: str, time_us: int, skipped: Callable[[int, str], None]
+) -> Iterator[pa.RecordBatch]:
+    """Rows for one call, in batches of about `_BATCH_BYTES`.
+
+    Between two samples of a large call other threads get the interpreter: it may run beside a training.
 
     Args:
-        samples: a list of mappings, a mapping of equally long columns, an Arrow table or a Polars frame.
+        given: the samples.
+        count: how many are taken, from the first on.
         step: step of the call, null where there is none.
         split: `validation` or `rollout`.
         time_us: microseconds since 1970.
         skipped: told index and type of each record that is no mapping or cannot be read; the others are kept.
-
-    Raises:
-        ValueError: the columns differ in length, or the object is none of these.
     """
-    rows = []
-    for index, record in enumerate(_records(samples)):
-        try:
-            rows.append(_row(record, index) | {"step": step, "time": time_us, "split": split})
-        except Exception:  # noqa: BLE001 -- a record is the user's object: its own code may raise anything
-            skipped(index, type(record).__name__)
-    return pa.RecordBatch.from_arrays(
-        [build_array([row.get(field.name) for row in rows], field.type) for field in _SCHEMA], schema=_SCHEMA
-    )
+    a_batch, a_read = (max(1, part * given.count // max(1, given.size)) for part in (_BATCH_BYTES, _READ_BYTES))
+    rows: list[dict[str, Any]] = []
+    for start in range(0, count, a_read):
+        for index, record in enumerate(given.records(start, min(start + a_read, count)), start):
+            try:
+                rows.append(_row(record, index) | {"step": step, "time": time_us, "split": split})
+            except Exception:  # noqa: BLE001 -- a record is the user's object: its own code may raise anything
+                skipped(index, type(record).__name__)
+            if given.size > _READ_BYTES:
+                time.sleep(_TURN_SECONDS)
+        if len(rows) >= a_batch:
+            yield _batch(rows)
+            rows = []
+    if rows:
+        yield _batch(rows)
 
 
-def _records(samples: Any) -> list[Any]:
-    """One object a sample, mappings but for those of a list that is not all of them."""
-    if hasattr(samples, "to_pylist"):  # Arrow table or batch
-        return list(samples.to_pylist())
-    if hasattr(samples, "to_dicts"):  # Polars frame
-        return list(samples.to_dicts())
-    if isinstance(samples, Mapping):
-        columns = {key: _plain(column) for key, column in samples.items()}
-        if any(not isinstance(column, (list, tuple)) for column in columns.values()):
-            raise ValueError("samples given as a mapping must hold columns: lists or arrays of one value a sample")
-        lengths = {text_of(key): len(column) for key, column in columns.items()}
-        if len(set(lengths.values())) > 1:
-            raise ValueError(f"the columns of samples differ in length: {lengths}")
-        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    if isinstance(samples, Sequence) and (not samples or any(isinstance(record, Mapping) for record in samples)):
-        return list(samples)
-    raise ValueError(
-        f"samples must be records, columns, an Arrow table or a Polars frame, not {type(samples).__name__}"
-    )
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else value
+def _batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    arrays = [build_array([row.get(field.name) for row in rows], field.type) for field in _SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
 
 
 def _row(record: Mapping[Any, Any], index: int) -> dict[str, Any]:
@@ -105,12 +96,12 @@ def _row(record: Mapping[Any, Any], index: int) -> dict[str, Any]:
 def _fit(key: str, value: Any) -> Any:
     """The value as its column takes it; None where it does not fit."""
     try:
-        plain = _plain(value)
-        if key == "rewards" and isinstance(plain, Mapping):
-            plain = [{"key": text_of(part), "value": float(reward)} for part, reward in plain.items()]
+        given = plain(value)
+        if key == "rewards" and isinstance(given, Mapping):
+            given = [{"key": text_of(part), "value": float(reward)} for part, reward in given.items()]
         elif key == "messages":
-            plain = [_message(message) for message in plain]
-        return fit(plain, _GIVEN[key])
+            given = [_message(message) for message in given]
+        return fit(given, _GIVEN[key])
     except Exception:  # noqa: BLE001 -- a value is the user's object: its own code may raise anything
         return None
 

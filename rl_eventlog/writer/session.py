@@ -7,6 +7,7 @@ by the child.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +16,15 @@ from typing import Any
 from rl_eventlog.documents import encode_document, now_utc, time_text
 from rl_eventlog.durable import make_folder, write_durably
 from rl_eventlog.ids import new_ulid
+from rl_eventlog.layout import RunLayout
 
 from .heartbeat import Background, Heartbeat, call_within
 from .metrics import MetricPlans
+from .places import Places
 from .registration import Labels, Resume, register
-from .rows import Limits, RowStore
+from .rows import RowStore
 from .skips import Skips
+from .table import Limits
 from .text import text_of
 from .whoami import WhoAmI
 
@@ -32,18 +36,36 @@ class CloseReport:
     rows: Mapping[str, int]
     """Rows written, by table."""
     rows_lost: Mapping[str, int]
-    """Rows that could not be written, by table."""
+    """Rows that were dropped or could not be written, by table."""
     left_open: tuple[Path, ...] = ()
     """Segments not sealed in time: whole and readable, a valid end."""
     counters: Mapping[str, int] = field(default_factory=dict)
     """What was skipped, by reason."""
     ended: bool = True
     """Whether the end record was written in time."""
+    rows_at_risk: Mapping[str, int] = field(default_factory=dict)
+    """Rows that were in memory still, by table: the process tries to write them for as long as it lives."""
+    fallback: tuple[Path, ...] = ()
+    """Segments that lie under the fallback folder, not in the run."""
 
     @property
     def ok(self) -> bool:
-        """Whether every row is on the disk and sealed, and the writer known to have ended."""
-        return self.ended and not self.left_open and not any(self.rows_lost.values())
+        """Whether every row is on the disk and sealed in the run, and the writer known to have ended."""
+        return self.ended and not (self.left_open or self.fallback or self.missing)
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """Rows that are lost or at risk, by table."""
+        return dict(Counter(self.rows_lost) + Counter(self.rows_at_risk))
+
+    def problems(self) -> list[str]:
+        """What is not as it should be, a line each, for people."""
+        lines = [f"{rows} {table} rows are lost" for table, rows in self.rows_lost.items() if rows]
+        lines += [f"{rows} {table} rows are not written yet" for table, rows in self.rows_at_risk.items()]
+        lines += [f"{path} lies outside the run: copy it there" for path in self.fallback]
+        left = [path for path in self.left_open if path not in self.fallback]
+        lines += [f"{path} is not sealed, it is readable as it is" for path in left]
+        return lines if self.ended else [*lines, "the end record is not written yet"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +83,11 @@ class Options:
     raise_errors: bool
     fsync_seconds: float
     beat_seconds: float
+    queued: bool
+    """Whether a thread writes."""
+    stall_budget_seconds: float
+    fallback: Path | None
+    """Folder of this run on another disk."""
 
 
 class Session:
@@ -110,14 +137,20 @@ class Session:
         self.writer = registration.identity.writer
         self.layout = registration.layout
         self.warnings = registration.warnings
-        self.rows = RowStore(self.layout, registration.identity, options.limits, raise_errors=options.raise_errors)
+        fallback = RunLayout(options.fallback) if options.fallback else None
+        self.rows = RowStore(
+            Places(self.layout, registration.identity, registration.document, fallback),
+            options.limits,
+            budget_seconds=options.stall_budget_seconds if options.queued else None,
+            raise_errors=options.raise_errors,
+        )
         self.plans = MetricPlans(registration.identity, skips)
         self._activity = activity
         self._beat_seconds = options.beat_seconds
         self._next_beat = 0.0
         self._heartbeat = Heartbeat(self.layout.beat(self.writer), self._describe)
         self._background = Background(
-            (self.rows.fsync, self.rows.rotate_old, self.rows.seal_rotated, self._beat_if_due),
+            (self.rows.fsync, self.rows.rotate_old, self.rows.seal, self._beat_if_due),
             min(options.fsync_seconds, options.beat_seconds),
         )
 
@@ -126,17 +159,17 @@ class Session:
         deadline = time.monotonic() + timeout_seconds
         idle = self.rows.finish(timeout_seconds)
         self._background.stop((deadline - time.monotonic()) / 2 if idle else 0.0)
-        counters = dict(counters)
-        if self.plans.evictions:
-            counters["plans evicted"] = self.plans.evictions
-        if self._background.failures:
-            counters["background jobs failed"] = self._background.failures
-        last_seqs = self.rows.last_seqs()
-        ended = call_within(
-            lambda: self._seal_and_end(reason, last_seqs, counters), max(0.0, deadline - time.monotonic())
+        ended = call_within(lambda: self._complete(reason, counters), max(0.0, deadline - time.monotonic()))
+        rows = {table: last + 1 for table, last in self.rows.last_seqs().items()}
+        return CloseReport(
+            rows,
+            dict(self.rows.rows_lost),
+            tuple(self.rows.left_open()),
+            self._counters(counters),
+            ended,
+            self.rows.waiting(),
+            tuple(self.rows.fallback()),
         )
-        rows = {table: last + 1 for table, last in last_seqs.items()}
-        return CloseReport(rows, dict(self.rows.rows_lost), tuple(self.rows.left_open()), counters, ended)
 
     def abandon(self) -> None:
         """In the child of a fork: let go of the parent's files without writing."""
@@ -152,22 +185,33 @@ class Session:
         return {
             "writer": self.writer,
             **self._activity(),
-            "rows_at_risk": 0,
+            "rows_at_risk": sum(self.rows.waiting().values()),
             "rows_lost": sum(self.rows.rows_lost.values()),
         }
 
-    def _seal_and_end(self, reason: str, last_seqs: Mapping[str, int], counters: Mapping[str, int]) -> None:
-        self.rows.seal_rotated()
+    def _counters(self, counters: Mapping[str, int]) -> dict[str, int]:
+        own = {
+            "plans evicted": self.plans.evictions,
+            "background jobs failed": self._background.failures,
+            "writes over 100 ms": self.rows.slow_writes(),
+        }
+        return {**counters, **{name: times for name, times in own.items() if times}}
+
+    def _complete(self, reason: str, counters: Mapping[str, int]) -> None:
+        """What `end` has not to wait for; goes on behind it where that takes longer."""
+        if self.rows.waiting():
+            self.rows.finish(None)
+        self.rows.seal_all()
         end = {
             "writer": self.writer,
             "ended": time_text(now_utc()),
             "reason": text_of(reason),
-            "last_seq": last_seqs,
+            "last_seq": self.rows.last_seqs(),
             "rows_lost": dict(self.rows.rows_lost),
-            "counters": counters,
+            "counters": self._counters(counters),
         }
         make_folder(self.layout.writers)  # someone may have removed it
         write_durably(self.layout.end(self.writer), encode_document(end))
-        self.rows.remove_sealed()
+        self.rows.remove_open_forms()
         self._heartbeat.beat()
         self._heartbeat.close()

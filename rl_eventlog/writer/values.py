@@ -16,6 +16,8 @@ from typing import Any
 from .scalars import EXACT_INTEGERS, fetch_device_scalars
 from .text import text_of
 
+LARGE_COUNT = 8192
+"""Numbers in 64 KiB."""
 _INT64 = 1 << 63
 _MAX_DEPTH = 32
 
@@ -26,6 +28,8 @@ class Sorted:
 
     scalars: dict[str, float | None] = field(default_factory=dict)
     many: dict[str, list[float]] = field(default_factory=dict)
+    large: dict[str, Any] = field(default_factory=dict)
+    """More than `LARGE_COUNT` values, a copy of what was handed over: not yet looked at."""
     texts: dict[str, str] = field(default_factory=dict)
     inexact: dict[str, int] = field(default_factory=dict)
     """Integers beyond 2^53, which a float64 does not hold exactly."""
@@ -84,7 +88,7 @@ def _sort(key: str, value: Any, result: Sorted) -> None:
     elif hasattr(value, "tolist"):  # numpy scalars and arrays, tensors of any kind
         _sort_array(key, value, result)
     elif isinstance(value, (list, tuple)):
-        result.many[key] = numbers(value)
+        _keep_many(key, value, result)
     elif hasattr(value, "__float__"):  # Decimal, Fraction
         result.scalars[key] = float(value)
     else:
@@ -96,6 +100,9 @@ def _sort_array(key: str, value: Any, result: Sorted) -> None:
         value = value.detach()
         if value.is_sparse:
             value = value.to_dense()
+    if _count(value) > LARGE_COUNT:
+        result.large[key] = copied(value)
+        return
     plain = value.tolist()
     while isinstance(plain, list) and len(plain) == 1:
         plain = plain[0]
@@ -105,6 +112,36 @@ def _sort_array(key: str, value: Any, result: Sorted) -> None:
         _sort(key, plain, result)
     else:  # numpy's long double stays itself; what is no number raises
         result.scalars[key] = float(plain)
+
+
+def _keep_many(key: str, values: Any, result: Sorted) -> None:
+    if len(values) > LARGE_COUNT:
+        result.large[key] = copied(values)
+    else:
+        result.many[key] = numbers(values)
+
+
+def is_large(values: Any) -> bool:
+    """Whether there are so many values that they are looked at on another thread."""
+    try:
+        return _count(values) > LARGE_COUNT
+    except Exception:  # noqa: BLE001 -- as in `sort_values`
+        return False
+
+
+def copied(values: Any) -> Any:
+    """What the caller may change without changing this; from a device, in the CPU's memory."""
+    if hasattr(values, "detach"):
+        values = values.detach()
+        return values.clone() if values.device.type == "cpu" else values.cpu()
+    return values.copy() if hasattr(values, "copy") else list(values)
+
+
+def _count(values: Any) -> int:
+    if hasattr(values, "numel"):  # tensors; their `size` is a method
+        return int(values.numel())
+    size = getattr(values, "size", None)
+    return size if isinstance(size, int) else len(values)
 
 
 def numbers(values: Any) -> list[float]:

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from rl_eventlog.layout import RunLayout, SegmentName
-from rl_eventlog.writer.rows import Limits, RowStore
+from rl_eventlog.writer.places import Places
+from rl_eventlog.writer.rows import RowStore
+from rl_eventlog.writer.table import Limits
 from tests.support.segment_files import IDENTITY, example_batch
 
 
@@ -16,7 +18,7 @@ from tests.support.segment_files import IDENTITY, example_batch
 def test_an_open_segment_with_a_damaged_batch_stays_beside_its_seals(
     tmp_path: Path, flipped: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = RowStore(RunLayout(tmp_path), IDENTITY, Limits())
+    store = RowStore(Places(RunLayout(tmp_path), IDENTITY), Limits())
     for start, rows in ((0, 2), (2, 3), (5, 1)):
         store.append("metrics", example_batch("metrics", rows, start=start))
     (path,) = tmp_path.rglob("*.arrows")
@@ -25,8 +27,8 @@ def test_an_open_segment_with_a_damaged_batch_stays_beside_its_seals(
     path.write_bytes(data)
     with caplog.at_level(logging.WARNING):
         assert store.finish(timeout_seconds=5)
-        store.seal_rotated()
-        store.remove_sealed()
+        store.seal_all()
+        store.remove_open_forms()
     assert path.read_bytes() == data
     names = [SegmentName.parse(file.name) for file in sorted(path.parent.glob("*.parquet"))]
     spans = {2: [(0, 1), (5, 5)], 5: [(0, 4)]}[flipped]

@@ -10,22 +10,26 @@ import pyarrow as pa
 import pytest
 import torch
 
-from rl_eventlog.writer.samples import sample_rows
+from rl_eventlog.writer.given_samples import GivenSamples
+from rl_eventlog.writer.samples import sample_batches
 
 
 def rows(samples: Any, *, skipped: list[tuple[int, str]] | None = None) -> list[dict[str, Any]]:
     """The rows; what is skipped goes to `skipped`, and nothing is where there is no such list."""
     found: list[tuple[int, str]] = []
-    batch = sample_rows(
-        samples,
+    given = GivenSamples(samples)
+    batches = sample_batches(
+        given,
+        given.count,
         step=3,
         split="validation",
         time_us=1_700_000_000_000_000,
         skipped=lambda index, kind: found.append((index, kind)),
     )
+    result = [row for batch in batches for row in batch.to_pylist()]
     assert found == [] or skipped is not None
     (skipped if skipped is not None else []).extend(found)
-    return list(batch.to_pylist())
+    return result
 
 
 RECORDS = [

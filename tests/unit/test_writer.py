@@ -16,7 +16,7 @@ import pytest
 import rl_eventlog
 from rl_eventlog import CloseReport, EventWriter, NullWriter
 from rl_eventlog.documents import decode_beat
-from rl_eventlog.errors import WriteError, WriterClosedError
+from rl_eventlog.errors import WriterClosedError
 from tests.support.raw import assert_dense, raw_rows
 
 Row = dict[str, Any]
@@ -783,70 +783,6 @@ class TestSegments:
         assert report.counters["background jobs failed"] > 3
         assert report.ok
         assert caplog.text.count("background work failed") == 1
-
-
-class TestFailingDisk:
-    def test_rows_of_a_failed_write_go_to_a_new_segment_with_the_same_seqs(
-        self, log: EventWriter, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        failed: list[int] = []
-        real = os.pwrite
-
-        def pwrite(fd: int, data: Any, offset: int) -> int:
-            if offset and not failed:
-                failed.append(1)
-                real(fd, bytes(data)[:100], offset)
-                raise OSError(5, "Input/output error")
-            return real(fd, data, offset)
-
-        log.log_metrics({"a": 1})
-        monkeypatch.setattr(os, "pwrite", pwrite)
-        log.log_metrics({"a": 2})
-        log.log_metrics({"a": 3})
-        monkeypatch.undo()
-        assert log.close().ok
-        assert only(rows_of(log, "metrics"), "value", "seq") == [(1, 0), (2, 1), (3, 2)]
-
-    def test_short_writes_are_completed(self, log: EventWriter, monkeypatch: pytest.MonkeyPatch) -> None:
-        real = os.pwrite
-        monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: real(fd, bytes(data)[:97], offset))
-        log.log_metrics({"a": 1, "b": 2})
-        assert only(rows_of(log, "metrics"), "value", "seq") == [(1, 0), (2, 1)]
-
-    def test_lost_rows_are_counted_and_named_once(
-        self, log: EventWriter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        def refuse(fd: int, data: Any, offset: int) -> int:
-            raise OSError(28, "No space left on device")
-
-        caplog.set_level(logging.WARNING, "rl_eventlog")
-        log.log_metrics({"a": 1})
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "pwrite", refuse)
-            for _ in range(3):
-                log.log_metrics({"a": 2, "b": 3})
-        log.log_metrics({"a": 4})
-        report = log.close()
-        assert report.rows_lost == {"metrics": 6}
-        assert not report.ok
-        assert end_record(log)["rows_lost"] == {"metrics": 6}
-        assert caplog.text.count("No space left on device") == 1
-        assert only(rows_of(log, "metrics"), "value", "seq") == [(1, 0), (4, 1)]
-
-    def test_on_error_raise_raises_a_write_error_and_masks_nothing(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def refuse(fd: int, data: Any, offset: int) -> int:
-            raise OSError(28, "No space left on device")
-
-        log = EventWriter.open(tmp_path, run="r", capture_diff=False, on_error="raise")
-        monkeypatch.setattr(os, "pwrite", refuse)
-        with pytest.raises(WriteError, match=r"1 metrics rows could not be written under .*No space left"):
-            log.log_metrics({"a": 1})
-        with pytest.raises(KeyError), log:
-            raise KeyError
-        monkeypatch.undo()
-        assert log.close().rows_lost == {"metrics": 1, "markers": 1}
 
 
 class TestCurrentAndNull:
