@@ -1,106 +1,54 @@
-"""`make bench`: measure everything and write RESULTS.md beside this file."""
+"""`make bench`: measure everything and write RESULTS.md beside this file.
+
+`python -m tests.benchmarks PART ...` measures some parts and only prints.
+"""
 
 from __future__ import annotations
 
-import os
-import platform
-import subprocess
-import sys
+import argparse
 import tempfile
-import time
-from importlib.metadata import version
+from collections.abc import Callable
 from pathlib import Path
 
-from .log_call import beside_others, by_number_of_keys, rotating_key_sets
-from .measure import Times
-from .size_and_seal import sizes
+from .big_rows import big_rows
+from .imports import imports
+from .key_sets import key_sets
+from .log_call import log_calls
+from .memory import memory
+from .paced import paced
+from .report import Section, machine_of, render
+from .size_and_seal import size_and_seal
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
-_PACKAGES = ("pyarrow", "polars", "wandb", "mlflow", "tensorboard", "torch")
+PARTS: dict[str, Callable[[Path], Section]] = {
+    "calls": log_calls,
+    "paced": paced,
+    "keysets": key_sets,
+    "bigrows": big_rows,
+    "sizes": size_and_seal,
+    "memory": memory,
+    "imports": imports,
+}
 
 
 def main() -> None:
     """Measure and write; nothing else should run on the machine."""
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
-        folder = Path(name)
-        text = "\n".join(
-            [
-                "# Benchmark results",
-                "",
-                "Written by `make bench`. Ratios are within one run; absolute figures are this machine's.",
-                "",
-                (
-                    f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores, {_processor()}, Linux {platform.release()}, "
-                    f"Python {platform.python_version()}, load {os.getloadavg()[0]:.1f} at the start."
-                ),
-                ", ".join(f"{package} {version(package)}" for package in _PACKAGES) + ".",
-                "",
-                *_log_calls(folder),
-                *_sizes(folder),
-                *_imports(),
-            ]
-        )
-    RESULTS.write_text(text + "\n", encoding="utf-8")
-    print(text)
-
-
-def _log_calls(folder: Path) -> list[str]:
-    (folder / "others").mkdir()
-    others = beside_others(folder / "others")
-    base = others["rl-eventlog"].median
-    lines = ["## One call with 20 metrics", "", _row("", "median us", "p99", "p99.9", "highest", "times ours")]
-    lines.append(_row("---", *["---:"] * 5))
-    lines += [_row(name, *_figures(times), f"{times.median / base:.1f}") for name, times in others.items()]
-    (folder / "keys").mkdir()
-    lines += ["", "## Our call by number of metrics", "", _row("metrics", "median us", "p99", "p99.9", "highest")]
-    lines.append(_row(*["---:"] * 5))
-    lines += [_row(str(count), *_figures(times)) for count, times in by_number_of_keys(folder / "keys").items()]
-    rotating = rotating_key_sets(folder)
-    lines.append(_row("20, of 1,000 key sets in rotation", *_figures(rotating)))
-    return [*lines, ""]
-
-
-def _sizes(folder: Path) -> list[str]:
-    lines = ["## Size and sealing", "", _row("values", "bytes a point open", "sealed", "points sealed a second")]
-    lines.append(_row("---", *["---:"] * 3))
-    lines += [
-        _row(size.values, f"{size.open_bytes:.1f}", f"{size.sealed_bytes:.2f}", f"{size.seal_points:,.0f}")
-        for size in sizes(folder)
-    ]
-    return [*lines, ""]
-
-
-def _imports() -> list[str]:
-    ours, arrow = (min(_import_seconds(name) for _ in range(7)) for name in ("rl_eventlog", "pyarrow"))
-    return [
-        "## Import",
-        "",
-        f"`import rl_eventlog` and its writer: {ours * 1000:.0f} ms, {ours / arrow:.2f} times `import pyarrow`.",
-    ]
-
-
-def _import_seconds(name: str) -> float:
-    code = f"import time; t = time.perf_counter(); import {name}"
-    code += "; rl_eventlog.EventWriter" if name == "rl_eventlog" else ""
-    done = subprocess.run(
-        [sys.executable, "-c", f"{code}; print(time.perf_counter() - t)"], capture_output=True, text=True, check=True
-    )
-    return float(done.stdout)
-
-
-def _figures(times: Times) -> tuple[str, str, str, str]:
-    return f"{times.median:.1f}", f"{times.p99:.0f}", f"{times.p999:.0f}", f"{times.highest:.0f}"
-
-
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of: {', '.join(PARTS)}; all where none is named")
+    chosen = parser.parse_args().parts
+    if unknown := sorted({*chosen} - {*PARTS}):
+        parser.error(f"no such part: {', '.join(unknown)}")
+    machine = machine_of(Path.cwd())
+    sections = []
+    for name in chosen or PARTS:
+        with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-") as folder:  # on the checkout's disk
+            sections.append(PARTS[name](Path(folder)))
+        print("\n".join(sections[-1].lines), end="\n\n", flush=True)
+    text = render(sections, machine)
+    if chosen:
+        print(text)
+    else:
+        RESULTS.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,142 +1,75 @@
-"""What one log call costs the training, beside what people use today."""
+"""What one log call costs the training, by number of metrics, beside what people use today."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import random
-import time
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from rl_eventlog import EventWriter
+from .contestants import CONTESTANTS, JSONL, OURS, QUEUED, WANDB
+from .report import Section, Verdict, at_most, prose, table
+from .rounds import Block, Race, Turns, race
 
-from .measure import Call, Times, time_calls
-
-
-def metrics_of(count: int) -> dict[str, float]:
-    """A call of `count` metrics, the same in every run."""
-    numbers = random.Random(count)
-    return {f"metric_{index}": numbers.random() for index in range(count)}
-
-
-@contextlib.contextmanager
-def ours(folder: Path, metrics: Mapping[str, float]) -> Iterator[Call]:
-    """`EventWriter.log_metrics`."""
-    log = EventWriter.open(folder, run="bench", role="trainer", rank=0, capture_diff=False)
-    yield lambda step: log.log_metrics(metrics, step, "train")
-    log.close(timeout=300)
-
-
-@contextlib.contextmanager
-def bare_write(folder: Path, metrics: Mapping[str, float]) -> Iterator[Call]:
-    """`os.pwrite` of as many bytes as our message has: the floor."""
-    data, place = bytes(356 + 87 * len(metrics)), [0]
-    fd = os.open(folder / "bare", os.O_RDWR | os.O_CREAT)
-
-    def call(_: int) -> None:
-        place[0] += os.pwrite(fd, data, place[0])
-
-    yield call
-    os.close(fd)
-
-
-@contextlib.contextmanager
-def jsonl(folder: Path, metrics: Mapping[str, float]) -> Iterator[Call]:
-    """A line-buffered JSONL file: what most file loggers are."""
-    with (folder / "log.jsonl").open("a", buffering=1) as file:
-        yield lambda step: file.write(json.dumps({"step": step, "time": time.time(), **metrics}) + "\n")
-
-
-@contextlib.contextmanager
-def wandb_offline(folder: Path, metrics: Mapping[str, float]) -> Iterator[Call]:
-    """`wandb` offline, with statistics and metadata off."""
-    import wandb
-
-    settings = wandb.Settings(x_disable_stats=True, x_disable_meta=True, console="off", silent=True)
-    run = wandb.init(mode="offline", project="bench", dir=folder, settings=settings)
-    yield lambda step: run.log(dict(metrics), step=step)
-    run.finish()
-
-
-@contextlib.contextmanager
-def summary_writer(folder: Path, metrics: Mapping[str, float]) -> Iterator[Call]:
-    """torch's `SummaryWriter`, a scalar at a time, as it is used."""
-    from torch.utils.tensorboard import SummaryWriter
-
-    writer = SummaryWriter(str(folder / "tensorboard"))
-
-    def call(step: int) -> None:
-        for name, value in metrics.items():
-            writer.add_scalar(name, value, step)
-
-    yield call
-    writer.close()
-
-
-@contextlib.contextmanager
-def mlflow_sqlite(folder: Path, metrics: Mapping[str, float]) -> Iterator[Call]:
-    """MLflow's fluent API on a local sqlite file."""
-    import mlflow
-
-    mlflow.set_tracking_uri(f"sqlite:///{folder / 'mlflow.db'}")
-    mlflow.set_experiment("bench")
-    with mlflow.start_run():
-        yield lambda step: mlflow.log_metrics(dict(metrics), step=step)
-
-
-CONTESTANTS = {
-    "rl-eventlog": ours,
-    "bare pwrite of the same bytes": bare_write,
-    "line-buffered JSONL": jsonl,
-    "wandb offline": wandb_offline,
-    "torch SummaryWriter": summary_writer,
-    "mlflow on sqlite": mlflow_sqlite,
+_ROUNDS = 10
+#: The calls of a turn are bounded so that none writes more than about 10 MB.
+_BLOCKS = {
+    1: Block(5_000, 0.1),
+    5: Block(5_000, 0.1),
+    20: Block(5_000, 0.4),
+    100: Block(1_000, 0.15),
+    1000: Block(100, 0.15),
 }
-CALLS = {
-    "rl-eventlog": 50_000,
-    "bare pwrite of the same bytes": 50_000,
-    "line-buffered JSONL": 50_000,
-    "wandb offline": 5_000,
-    "torch SummaryWriter": 3_000,
-    "mlflow on sqlite": 300,
-}
+_HOT = 20
 
 
-def beside_others(folder: Path, *, share: float = 1.0) -> dict[str, Times]:
-    """20 metrics a call, all contestants in one run.
-
-    Args:
-        folder: an empty folder on the disk to be measured.
-        share: of the calls of a full measurement.
-    """
-    metrics = metrics_of(20)
-    with contextlib.ExitStack() as stack:
-        calls = {name: stack.enter_context(make(folder, metrics)) for name, make in CONTESTANTS.items()}
-        for call in calls.values():
-            call(0)  # what is made at the first call is not the call's cost
-        return time_calls(calls, {name: max(10, int(count * share)) for name, count in CALLS.items()})
+def log_calls(folder: Path) -> Section:
+    """Measure."""
+    return section(race(folder, _BLOCKS, _ROUNDS))
 
 
-def by_number_of_keys(folder: Path, *, share: float = 1.0) -> dict[int, Times]:
-    """Our call with 1 to 1,000 metrics."""
-    found = {}
-    for count in (1, 5, 20, 100, 1000):
-        (folder / str(count)).mkdir()
-        with ours(folder / str(count), metrics_of(count)) as call:
-            call(0)
-            found[count] = time_calls({"ours": call}, {"ours": max(10, int(20_000 * share))})["ours"]
-    return found
+def section(found: Race) -> Section:
+    """Tables and targets."""
+    hot = found.turns[_HOT]
+    ours = hot[OURS]
+    heads = ("", "calls", "median us", "p99", "p99.9", "highest", "times ours", "CPU us a call", "at rest after s")
+    rows = [
+        (name, f"{turns.times.calls:,}", *turns.times.cells(), f"{turns.times_of(ours):.1f}", *_beside(turns))
+        for name, turns in hot.items()
+    ]
+    lines = [
+        *prose(
+            f"One call with {_HOT} metrics, without a pause between calls. `times ours`: ratio of the medians, median",
+            "over the rounds. `CPU`: all threads and processes, background work included. `at rest`: from the last",
+            "call of a turn until its files changed no more (longest turn); `-`: a call leaves nothing to be done.",
+        ),
+        "",
+        *table(heads, rows),
+        "",
+        "Median microseconds of a call, by its number of metrics; in brackets: times ours.",
+        "",
+        *table(("", *(str(count) for count in found.turns)), [_by_count(found, name) for name in CONTESTANTS]),
+        "",
+        f"Points that readers found in the files: all {sum(found.points.values()):,} that were logged.",
+    ]
+    return Section(
+        "One log call",
+        lines,
+        (
+            at_most(f"{_HOT} float metrics, hot loop, median of a call", ours.times.median, 6, "us"),
+            _cheaper("line-buffered JSONL", hot[JSONL], ours, 2),
+            _cheaper("W&B offline", hot[WANDB], ours, 15),
+            at_most(f"{_HOT} float metrics, queued, median of a call", hot[QUEUED].times.median, 150, "us"),
+        ),
+    )
 
 
-def rotating_key_sets(folder: Path, *, share: float = 1.0) -> Times:
-    """1,000 different sets of 20 metrics in rotation."""
-    sets = [{f"{number}/{index}": 0.5 for index in range(20)} for number in range(1000)]
-    log = EventWriter.open(folder, run="rotating", capture_diff=False)
-    for metrics in sets:
-        log.log_metrics(metrics, 0)
-    call: Call = lambda step: log.log_metrics(sets[step % 1000], step)  # noqa: E731
-    times = time_calls({"ours": call}, {"ours": max(1000, int(20_000 * share))})["ours"]
-    log.close(timeout=300)
-    return times
+def _cheaper(name: str, peer: Turns, ours: Turns, times: float) -> Verdict:
+    ratio = peer.times_of(ours)
+    return Verdict(f"at least {times:g} times cheaper than {name}", f"{ratio:.1f} times", ratio >= times)
+
+
+def _beside(turns: Turns) -> tuple[str, str]:
+    return f"{turns.cpu:.1f}", f"{max(turns.rest_seconds):.2f}" if turns.rest_seconds else "-"
+
+
+def _by_count(found: Race, name: str) -> list[str]:
+    turns = [(by_name[name], by_name[OURS]) for by_name in found.turns.values()]
+    return [name, *(f"{one.times.median:.1f} ({one.times_of(ours):.1f})" for one, ours in turns)]
