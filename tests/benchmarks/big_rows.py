@@ -17,7 +17,7 @@ from rl_eventlog import EventWriter
 from .measure import in_process
 from .report import Section, at_most, prose, table
 
-_SAMPLES, _TOKENS, _REPEATS = 1_024, 4_000, 5
+_SAMPLES, _TOKENS, _REPEATS = 1_024, 4_000, 3
 _ALONE_SECONDS = 1.0
 _VOCABULARY = 151_936
 
