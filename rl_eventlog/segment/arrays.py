@@ -46,13 +46,25 @@ def build_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def number_array(values: Sequence[Any], kind: pa.DataType) -> array[Any] | None:
-    """The values of one list as `build_array` takes them fastest; None where they are of another type.
+    """The values of one list, or one-dimensional numpy array, as `build_array` takes them fastest.
+
+    Returns:
+        None where the type is no number.
 
     Raises:
         TypeError: a value is not of the type, or None.
         OverflowError: a number is too large for it.
     """
-    return array(_CODES[kind], values) if kind in _CODES else None
+    code = _CODES.get(kind)
+    if code is None:
+        return None
+    found = getattr(getattr(values, "dtype", None), "kind", "")
+    if found and found in ("iu" if code in "iq" else "iuf"):
+        converted = values.astype(code)
+        if code in "iq" and (converted != values).any():
+            raise OverflowError("an integer is too large for its column")
+        return array(code, converted.tobytes())
+    return array(code, values.tolist() if found else values)
 
 
 def build_scalar(value: Any, kind: pa.DataType) -> pa.Scalar:

@@ -23,6 +23,7 @@ from .frames import encode_frame, places
 _pack_integer = struct.Struct("<q").pack
 _pack_float = struct.Struct("<d").pack
 _crc32 = zlib.crc32
+_CRC_ZERO = b"00000000"
 _MADE_FROM = (1, 2, 3.0, 4.0, 5.0)
 _CHECKED_WITH = (-(2**40), 1_700_000_000_000_000, -0.5, 1e300, 0.25)
 
@@ -87,9 +88,12 @@ class Template:
         self._value = data["value"]
         self._weight = data["weight"] if shape.has_weights else None
         self._pack_floats = struct.Struct(f"<{rows}d").pack_into
-        first_change = min(found.seq, found.crc)
-        self._prefix_crc = _crc32(message[:first_change], _crc32(schema_message))
-        self._tail = memoryview(self._buffer)[first_change:]
+        if found.crc > found.seq:
+            raise ValueError("pyarrow writes the metadata in another order")
+        # nothing before the seq changes but the crc digits, which count as zeros
+        prefix = message[: found.crc] + _CRC_ZERO + message[found.crc + 8 : found.seq]
+        self._prefix_crc = _crc32(prefix, _crc32(schema_message))
+        self._tail = memoryview(self._buffer)[found.seq :]
         self.size = len(message)
         self._check(shape, schema, schema_message)
 
@@ -128,7 +132,6 @@ class Template:
         self._pack_floats(buffer, self._value, *values)
         if self._weight is not None and weights is not None:
             self._pack_floats(buffer, self._weight, *weights)
-        buffer[self._crc] = b"00000000"
         buffer[self._crc] = b"%08x" % _crc32(self._tail, self._prefix_crc)
         return buffer
 

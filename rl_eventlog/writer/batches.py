@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,9 +79,10 @@ def fit(value: Any, kind: pa.DataType) -> Any:
             return float(value)
         if pa.types.is_integer(kind):
             value = step_of(value)
-        packed = number_array(value, kind.value_type) if pa.types.is_list(kind) and None not in value else None
-        if packed is not None:
-            return packed
+        if pa.types.is_list(kind):
+            with suppress(TypeError):  # None in it, for one: `build_array` knows
+                if (packed := number_array(value, kind.value_type)) is not None:
+                    return packed
         build_array([value], kind)
     except Exception:  # noqa: BLE001 -- this runs the value's own code
         return None

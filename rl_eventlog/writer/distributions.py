@@ -12,7 +12,6 @@ from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rl_eventlog.segment.arrays import build_array, build_scalar
 
@@ -32,6 +31,8 @@ def sketch(values: Any) -> dict[str, Any]:
     Raises:
         TypeError: something in there is no number.
     """
+    import pyarrow.compute as pc  # here, as below: loaded at open, not paid for by every import
+
     array = _floats(values)
     finite = array.filter(pc.is_finite(array))
     positive = finite.filter(pc.greater(finite, _ZERO))
@@ -76,6 +77,8 @@ def _floats(values: Any) -> pa.Array:
 
 
 def _moments(array: pa.Array) -> dict[str, Any]:
+    import pyarrow.compute as pc
+
     if len(array) == 0:
         return {"count": 0}
     total = pc.sum(array).as_py()
@@ -93,6 +96,8 @@ def _moments(array: pa.Array) -> dict[str, Any]:
 
 def _bins(positive: pa.Array) -> tuple[list[int], list[int]]:
     """Indices, rising, and counts."""
+    import pyarrow.compute as pc
+
     indices = pc.ceil(pc.divide(pc.ln(positive), _LOG_GAMMA)).cast(pa.int32())
     counted = sorted((entry["values"], entry["counts"]) for entry in pc.value_counts(indices).to_pylist())
     if len(counted) > MAX_BINS:

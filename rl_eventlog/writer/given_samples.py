@@ -75,7 +75,7 @@ def _look_at_columns(samples: Mapping[Any, Any]) -> _Look:
         raise ValueError(f"the columns of samples differ in length: {lengths}")
 
     def read(start: int, stop: int) -> list[Any]:
-        parts = [plain(column[start:stop]) for column in columns.values()]
+        parts = [_rows(column[start:stop]) for column in columns.values()]
         return [dict(zip(columns, values, strict=True)) for values in zip(*parts, strict=True)]
 
     size = sum(_bytes(column) for column in columns.values())
@@ -110,6 +110,11 @@ def _checked(column: Any) -> Any:
     if not _is_column(column):
         raise ValueError("samples given as a mapping must hold columns: lists or arrays of one value a sample")
     return column
+
+
+def _rows(part: Any) -> Any:
+    """One value a sample: what has more dimensions stays as arrays, which are quicker than lists of numbers."""
+    return list(part) if getattr(part, "ndim", 1) > 1 else plain(part)
 
 
 def _bytes(column: Any) -> int:

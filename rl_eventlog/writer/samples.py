@@ -96,7 +96,7 @@ def _row(record: Mapping[Any, Any], index: int) -> dict[str, Any]:
 def _fit(key: str, value: Any) -> Any:
     """The value as its column takes it; None where it does not fit."""
     try:
-        given = plain(value)
+        given = value if _is_row_of_numbers(value) else plain(value)
         if key == "rewards" and isinstance(given, Mapping):
             given = [{"key": text_of(part), "value": float(reward)} for part, reward in given.items()]
         elif key == "messages":
@@ -104,6 +104,10 @@ def _fit(key: str, value: Any) -> Any:
         return fit(given, _GIVEN[key])
     except Exception:  # noqa: BLE001 -- a value is the user's object: its own code may raise anything
         return None
+
+
+def _is_row_of_numbers(value: Any) -> bool:
+    return getattr(value, "ndim", 0) == 1 and hasattr(value, "astype")
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, str | None]:
