@@ -17,9 +17,19 @@ RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.",
 Reclaim = Annotated[
     bool,
     typer.Option(
-        "--reclaim", help="Also remove files whose rows other, intact files hold that are older than 15 minutes."
+        "--reclaim", help="Also remove files whose rows other, intact files hold that are older than the grace time."
     ),
 ]
+Grace = Annotated[
+    float,
+    typer.Option(
+        "--grace",
+        metavar="SECONDS",
+        min=0.0,
+        help="For --reclaim: a copy of the run that takes longer may miss rows. 0 if none is being made.",
+    ),
+]
+GRACE_SECONDS = 15 * 60.0
 AssumeDead = Annotated[
     bool,
     typer.Option(

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from rl_eventlog_cli import output
+
 if TYPE_CHECKING:
-    from rl_eventlog.run import RankInfo
+    from rl_eventlog.run import RankInfo, Thresholds
     from rl_eventlog.run.state import State
 
 _ENDED = "ended: "
@@ -24,3 +26,18 @@ def in_words(state: State | None, ranks: Iterable[RankInfo]) -> str:
     if state is None or not reasons:
         return state or ""
     return f"{state}: {reasons}" if state == "finished" else f"{state}; others ended by {reasons}"
+
+
+def limits(thresholds: Thresholds) -> str:
+    """When silence becomes a finding."""
+    stalled = f"{thresholds.missed_beats:g} missed heartbeats or {thresholds.idle_steps:g} step times without a call"
+    return f"stalled after {stalled}, lost after {output.duration(thresholds.lost_after.total_seconds())} of silence"
+
+
+def limits_document(thresholds: Thresholds) -> dict[str, float]:
+    """The same in JSON."""
+    return {
+        "missed_beats": thresholds.missed_beats,
+        "idle_steps": thresholds.idle_steps,
+        "lost_after_seconds": thresholds.lost_after.total_seconds(),
+    }

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from .compact import CompactReport, compact
+from .findings import REMEDIES, Finding
 from .seal import SealReport, seal
-from .verify import Finding, VerifyReport, WriterTable, verify
+from .verify import VerifyReport, WriterTable, verify
 
-__all__ = ["CompactReport", "Finding", "SealReport", "VerifyReport", "WriterTable", "compact", "seal", "verify"]
+__all__ = [
+    "REMEDIES",
+    "CompactReport",
+    "Finding",
+    "SealReport",
+    "VerifyReport",
+    "WriterTable",
+    "compact",
+    "seal",
+    "verify",
+]

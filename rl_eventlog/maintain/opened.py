@@ -13,13 +13,13 @@ from rl_eventlog.segment.coverage import Candidate
 from rl_eventlog.segment.open_segment import OpenContent, read_open
 
 
-def open_files(files: RunFiles, table: str) -> Iterator[tuple[Path, SegmentName]]:
-    """Open segments of a table that hold something."""
+def open_files(files: RunFiles, table: str, *, with_empty: bool = False) -> Iterator[tuple[Path, SegmentName]]:
+    """Open segments of a table: those that hold something, or all."""
     for path, name in event_files(files.layout, table):
         if name.level != "open":
             continue
         try:
-            if path.stat().st_size:
+            if with_empty or path.stat().st_size:
                 yield path, name
         except FileNotFoundError:  # its owner sealed it just now
             continue

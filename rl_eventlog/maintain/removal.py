@@ -4,7 +4,7 @@
   them intact by its digest and older than the grace time. Since no two files ever swap their places in
   that order, two at once cannot remove each other's cover.
 - An open segment moreover needs proof that its writer is gone, and rest for the grace time; one with
-  damage in it is evidence and stays.
+  damage in it is evidence and stays. One without a whole batch has nothing to be covered.
 - Killed anywhere, it leaves files that count by the coverage rule; run again, it goes on.
 """
 
@@ -112,15 +112,24 @@ class _Removal:
 
     def opened(self, *, assume_dead: bool) -> None:
         """Remove open segments of writers that are gone."""
-        for path, name in open_files(self._files, self._table):
+        for path, name in open_files(self._files, self._table, with_empty=True):
             if not is_gone(self._files.writers.get(name.writer or ""), assume_dead=assume_dead):
                 continue
             try:
-                content = read_own(self._files, self._table, path)
+                content = read_own(self._files, self._table, path) if path.stat().st_size else None
             except (SegmentError, FileNotFoundError):
                 continue
-            if not content.damage:
+            if content is None or not (content.pieces or content.damage):
+                self._remove_at_rest(path)
+            elif not content.damage:
                 self._remove_if_covered(as_candidate(content))
+
+    def _remove_at_rest(self, path: Path) -> None:
+        """Remove an open segment whose writer was killed before its first row was whole."""
+        if self._ages.is_old(path):
+            unlink(path, self._reclaimed)
+        else:
+            self._reclaimed.waiting.append(path)
 
     def _remove_if_covered(self, candidate: Candidate) -> bool:
         covers = {cover.path: cover for writer in candidate.holds for cover in self._before.get(writer, ())}

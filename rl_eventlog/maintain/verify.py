@@ -9,41 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
-from typing import Literal
 
 import polars as pl
 
 from rl_eventlog.layout import sha16
-from rl_eventlog.reader import RunFiles, WriterFacts
-from rl_eventlog.run import Run, RunInfo
+from rl_eventlog.reader import RunFiles
+from rl_eventlog.run import Run, RunInfo, Thresholds
 from rl_eventlog.schema import TABLES
 from rl_eventlog.segment.sealed import file_digest
 
+from .findings import Finding, Severity
 from .gone import is_gone
+from .ranks import find_in_clocks, find_in_ranks
 
-Severity = Literal["note", "warning", "error"]
-
-CLOCK_JUMP = timedelta(minutes=1)
-"""A clock that goes back by more is named."""
 MIN_REPLICATED = 3
-"""Different values that agree over all ranks before they are taken for replicas."""
+"""Different values before ranks that agree are taken for replicas."""
 _ONLY_WORDS = frozenset({"hparam_changed", "hparam_differs"})
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that a person should know."""
-
-    severity: Severity
-    """`error`: rows or files are missing or damaged. `warning`: not as it should be. `note`: good to know."""
-    kind: str
-    """`file`, `folded file`, `gap`, `artifact`, `torn tail`, `rows lost`, `rows at risk`, `never wrote`, `no end`,
-    `waiting`, `stalled`, `lost`, `clock`, `replicated sum`, or a kind of `Run.warnings`."""
-    place: str
-    """File, writer, rank or series."""
-    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +64,25 @@ class VerifyReport:
         return all(finding.severity == "note" for finding in self.findings)
 
 
-def verify(path: Path) -> VerifyReport:
+def verify(path: Path, *, thresholds: Thresholds | None = None) -> VerifyReport:
     """Check a run.
+
+    Args:
+        path: its folder.
+        thresholds: when silence of a rank becomes a finding.
 
     Raises:
         RunNotFoundError: the path holds no run.
         SchemaVersionError: a newer major version wrote it.
         OSError: a folder cannot be read.
     """
-    run = Run(path, check="digest")
+    run = Run(path, check="digest", thresholds=thresholds)
     info = run.info
     findings = [
         *_files(info, run.files),
         *_artifacts(run),
-        *_ranks(info),
-        *_ends(info, run.files),
-        *_clocks(run.files),
+        *find_in_ranks(run, info),
+        *find_in_clocks(run.files, info.read),
         *_merging(run),
         *_replicas(run),
     ]
@@ -164,84 +149,42 @@ def _artifacts(run: Run) -> Iterator[Finding]:
             yield Finding("error", "artifact", str(path), f"{name}: it cannot be read: {error.strerror}")
 
 
-def _ranks(info: RunInfo) -> Iterator[Finding]:
-    if info.rows_lost:
-        yield Finding("error", "rows lost", info.name, f"{info.rows_lost} rows could not be written")
-    if info.rows_at_risk:
-        yield Finding("warning", "rows at risk", info.name, f"{info.rows_at_risk} rows wait in memory")
-    for role in info.roles:
-        if role.ranks_missing:
-            missing = ", ".join(map(str, role.ranks_missing))
-            yield Finding("warning", "never wrote", role.role, f"of {role.ranks_expected} ranks, not {missing}")
-    for rank in info.ranks:
-        if rank.state not in ("finished", "running"):
-            name = rank.role if rank.rank is None else f"{rank.role} {rank.rank}"
-            yield Finding("warning", rank.state, f"{name} (writer {rank.writer})", rank.reason)
-
-
-def _ends(info: RunInfo, files: RunFiles) -> Iterator[Finding]:
-    """Writers that nobody waits for any more: a later attempt or incarnation took their place."""
-    standing = {rank.writer for rank in info.ranks}
-    for writer, facts in files.writers.items():
-        if writer not in standing and facts.end is None:
-            detail = "it wrote no end record: rows missing at its end could not be seen"
-            yield Finding("note", "no end", _name(facts), detail)
-
-
-def _name(facts: WriterFacts) -> str:
-    return f"{facts.role if facts.rank is None else f'{facts.role} {facts.rank}'} (writer {facts.writer})"
-
-
-def _clocks(files: RunFiles) -> Iterator[Finding]:
-    """Rows of a writer whose time goes back, and launches whose clocks contradict their order on disk."""
-    for table in ("metrics", "timings"):
-        jumps = (
-            files.rows(table)
-            .sort("writer", "seq")
-            .with_columns(back=pl.col("time").cum_max().over("writer") - pl.col("time"))
-            .group_by("writer")
-            .agg(pl.col("back").max())
-            .filter(pl.col("back") > CLOCK_JUMP)
-            .sort("writer")
-            .collect()
-        )
-        for writer, back in jumps.iter_rows():
-            yield Finding("warning", "clock", f"{table} of writer {writer}", f"its clock went back by {back}")
-    for earlier, later in zip(files.launches, files.launches[1:], strict=False):
-        if later.started < earlier.started:
-            detail = f"began at {later.started}, before attempt {earlier.attempt}; the order on disk counts"
-            yield Finding("warning", "clock", f"attempt {later.attempt}", detail)
-
-
 def _merging(run: Run) -> Iterator[Finding]:
     for kind, role, name, detail in run.warnings().iter_rows():
         severity: Severity = "note" if kind in _ONLY_WORDS else "warning"
-        yield Finding(severity, kind.replace("_", " "), f"{role} {name}", detail)
+        yield Finding(severity, kind.replace("_", " "), " ".join(filter(None, (role, name))), detail)
 
 
 def _replicas(run: Run) -> Iterator[Finding]:
-    """Sums whose ranks all log the same: probably replicas that no `data_rank` tells apart.
+    """Sums to which ranks add the same: probably replicas that no `data_rank` tells apart.
 
-    Ranks that count the same constant, a batch size say, are no replicas: the values must differ over steps.
+    With tensor parallelism all ranks of a replica log the same, those of other replicas do not. Ranks that count
+    alike, the batches say, are no replicas: the values must change, and not by the same amount each time.
     """
-    series = ["role", "name"]
+    series = ["role", "name", "axis", "attempt"]
+    sums = run.metrics(ranks="each").filter(
+        (pl.col("reduction") == "sum") & pl.col("data_rank").is_null() & pl.col("value").is_finite()
+    )
     found = (
-        run.metrics(ranks="each")
-        .filter((pl.col("reduction") == "sum") & pl.col("data_rank").is_null() & pl.col("value").is_finite())
-        .group_by(*series, "axis", "position", "attempt")
-        .agg(ranks=pl.len(), values=pl.col("value").n_unique(), value=pl.col("value").first())
-        .filter(pl.col("ranks") > 1)
-        .group_by(series)
-        .agg(
-            points=pl.len(),
-            same=(pl.col("values") == 1).all(),
-            values=pl.col("value").n_unique(),
-            ranks=pl.col("ranks").max(),
+        sums.with_columns(ranks=pl.len().over(*series, "position"))
+        # where all ranks are: one that started late, or was lost, is compared as well
+        .filter((pl.col("ranks") > 1) & (pl.col("ranks") == pl.col("ranks").max().over(series)))
+        .sort("position")
+        .group_by(*series, "writer", maintain_order=True)
+        .agg(pl.col("value"))
+        .filter(
+            (pl.col("value").list.n_unique() >= MIN_REPLICATED)
+            & (pl.col("value").list.diff(null_behavior="drop").list.n_unique() > 1)
         )
-        .filter(pl.col("same") & (pl.col("values") >= MIN_REPLICATED))
-        .sort(series)
+        .group_by(*series, "value")
+        .agg(ranks=pl.len())
+        .filter(pl.col("ranks") > 1)
+        .with_columns(points=pl.col("value").list.len())
+        .group_by("role", "name")
+        .agg(pl.col("ranks", "points").max())
+        .sort("role", "name")
         .collect()
     )
-    for role, name, points, _, _, ranks in found.iter_rows():
+    for role, name, ranks, points in found.iter_rows():
         detail = f"{ranks} ranks log the same at all {points} positions, and it is summed: replicas? see data_rank"
         yield Finding("warning", "replicated sum", f"{role} {name}", detail)

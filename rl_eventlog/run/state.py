@@ -105,12 +105,12 @@ def _by_beat(facts: WriterFacts, now: datetime, thresholds: Thresholds) -> Judge
     if facts.end is not None:
         return Judgement("finished", f"ended: {facts.end.reason}")
     if is_provably_dead(facts):
-        return Judgement("lost", f"process {facts.pid} is gone and wrote no end")
+        return Judgement("lost", f"process {facts.pid} is gone and wrote no end{_inside(facts)}")
     silence = now - last_sign(facts)
     if silence > thresholds.lost_after:
-        return Judgement("lost", f"no heartbeat for {silence.total_seconds():.0f} s")
+        return Judgement("lost", f"no heartbeat for {silence.total_seconds():.0f} s{_inside(facts)}")
     if silence.total_seconds() > thresholds.missed_beats * facts.beat_seconds:
-        return Judgement("stalled", f"no heartbeat for {silence.total_seconds():.0f} s")
+        return Judgement("stalled", f"no heartbeat for {silence.total_seconds():.0f} s{_inside(facts)}")
     return Judgement("running", "beats")
 
 
@@ -119,8 +119,15 @@ def _by_calls(facts: WriterFacts, *, limit: float, excused: bool) -> Judgement |
     if idle <= limit:
         return None
     if excused:
-        return Judgement("waiting", f"no call for {idle:.0f} s, another rank of its role is behind or silent")
-    return Judgement("stalled", f"no call for {idle:.0f} s, and no rank of its role is behind it")
+        because = "another rank of its role is behind or silent"
+        return Judgement("waiting", f"no call for {idle:.0f} s, {because}{_inside(facts)}")
+    return Judgement("stalled", f"no call for {idle:.0f} s, and no rank of its role is behind it{_inside(facts)}")
+
+
+def _inside(facts: WriterFacts) -> str:
+    """Which timers ran at its last beat: what it was doing."""
+    timers = facts.beat.open_timers if facts.beat else ()
+    return f"; it was timing {', '.join(timers)}" if timers else ""
 
 
 def last_sign(facts: WriterFacts) -> datetime:

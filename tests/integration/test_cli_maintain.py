@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rl_eventlog.maintain import removal
+from rl_eventlog import EventWriter
+from rl_eventlog.maintain import REMEDIES, removal
+from rl_eventlog_cli import options
 from tests.support.cli import rleventlog
 from tests.support.small_runs import HOSTILE, one_rank, two_ranks
 from tests.support.upkeep import event_files, killed_writer, snapshot
@@ -41,8 +43,11 @@ def test_verify_names_what_it_finds_with_status_1(tmp_path: Path) -> None:
     sealed.unlink()
     result = rleventlog("verify", path)
     assert result.status == 1
-    assert result.out.splitlines()[0].split() == ["r", "1", "error"]
+    lines = result.out.splitlines()
+    assert lines[0].split() == ["r", "1", "error"]
     assert "seqs 0 to 0 are in no usable file" in result.out
+    assert lines[-2].split() == ["found", "what", "to", "do"]
+    assert lines[-1].split(maxsplit=1) == ["gap", REMEDIES["gap"]]
 
 
 def test_verify_json_is_what_the_documentation_says(tmp_path: Path) -> None:
@@ -61,6 +66,7 @@ def test_verify_json_is_what_the_documentation_says(tmp_path: Path) -> None:
     assert document["rows"] == {"metrics": 10, "timings": 5, "samples": 5}
     assert set(document) == {
         *("name", "path", "run_uid", "ok", "state", "rows", "rows_at_risk", "rows_lost", "writers", "findings"),
+        "thresholds",
     }
     (metrics,) = (one for one in document["writers"] if one["table"] == "metrics")
     writer = metrics.pop("writer")
@@ -77,8 +83,44 @@ def test_verify_json_is_what_the_documentation_says(tmp_path: Path) -> None:
     }
     (finding,) = document["findings"]
     assert (finding["severity"], finding["kind"]) == ("warning", "lost")
-    assert finding["place"] == f"trainer 0 (writer {writer})"
-    assert set(finding) == {"severity", "kind", "place", "detail"}
+    assert finding["place"].startswith("trainer 0 on ")
+    assert finding["place"].endswith(f" (writer {writer})")
+    assert set(finding) == {"severity", "kind", "place", "detail", "remedy"}
+    assert finding["remedy"] == REMEDIES["lost"]
+
+
+def test_verify_says_when_silence_counts_where_a_rank_is_not_well(tmp_path: Path) -> None:
+    result = rleventlog("verify", killed_writer(tmp_path))
+    assert "lost" in result.out
+    assert result.err == (
+        "states: stalled after 3 missed heartbeats or 10 step times without a call, lost after 10 min of silence\n"
+    )
+
+
+def test_verify_of_many_ranks_shows_their_sums_and_ten_findings_of_a_kind(tmp_path: Path) -> None:
+    for rank in range(21):
+        with EventWriter.open(
+            tmp_path, run="r", role="trainer", rank=rank, world_size=64, launch_id="one", capture_diff=False
+        ) as log:
+            log.log_metrics({"loss": 1.0}, step=0)
+            log.log_timing("step", 1.0, step=0)
+    path = log.path
+    for sealed in event_files(path)[:12]:
+        sealed.unlink()
+    result = rleventlog("verify", path)
+    assert result.status == 1
+    words = [line.split() for line in result.out.splitlines()]
+    assert words[0] == ["r", "12", "errors,", "1", "warning"]
+    assert words[1] == ["attempt", "role", "state", "table", "writers", "rows", "missing"]
+    assert words[2] == ["1", "trainer", "finished", "metrics", "21", "9", "12"]
+    assert words[3] == ["1", "trainer", "finished", "timings", "21", "21"]
+    assert result.out.count("are in no usable file") == 10
+    assert ["gap", "and", "2", "more", "--all", "shows", "each"] in words
+    assert "of 64 ranks, 21 to 63 never wrote in attempt 1" in result.out
+    assert result.err == "42 writers and tables together: --all shows each\n"
+    every = rleventlog("verify", path, "--all")
+    assert every.out.count("are in no usable file") == 12
+    assert sum("finished" in line for line in every.out.splitlines()) == 42
 
 
 @pytest.mark.usefixtures("an_hour_later")
@@ -112,8 +154,40 @@ def test_what_is_covered_and_too_young_is_told(tmp_path: Path) -> None:
     result = rleventlog("seal", path, "--reclaim")
     assert result.status == 0
     assert "0 removed" in result.out
-    assert result.err == "3 more can go once what covers them is 15 minutes old: call again then\n"
+    assert result.err == "3 more can go once they and what covers them are 15 min old: call again then\n"
     assert len(event_files(path, "*.arrows")) == 3
+
+
+def test_without_a_grace_time_one_call_does_it_all(tmp_path: Path) -> None:
+    path = killed_writer(tmp_path)
+    result = rleventlog("seal", path, "--reclaim", "--grace", "0")
+    assert (result.status, result.err) == (0, "")
+    assert "3 removed" in result.out
+    killed_writer(tmp_path, rank=1)
+    rleventlog("seal", path, "--reclaim", "--grace", 0)
+    result = rleventlog("compact", path, "--reclaim", "--grace", 0)
+    assert (result.status, result.err) == (0, "")
+    assert len(event_files(path)) == 3
+    assert rleventlog("compact", path, "--reclaim", "--grace", "-1").status == 2
+
+
+def test_the_grace_time_is_that_of_the_library() -> None:
+    assert options.GRACE_SECONDS == removal.GRACE_SECONDS
+
+
+def test_what_is_left_alone_is_listed_in_short_with_a_way_on(tmp_path: Path) -> None:
+    with EventWriter.open(
+        tmp_path, run="r", rank=0, capture_diff=False, segment_bytes=1, beat_interval_seconds=9
+    ) as log:
+        for step in range(25):
+            log.log_metrics({"loss": 1.0}, step=step)
+        count = len(event_files(log.path, "*.arrows"))
+        result = rleventlog("seal", log.path)
+        assert result.status == 0
+        assert f"{count} left alone, since its writer may live" in result.out
+        assert f"and {count - 20} more; --json lists all" in result.out
+        assert result.err.endswith("gone, call again with --assume-dead\n")
+        assert rleventlog("seal", log.path, "--assume-dead").err == ""
 
 
 @pytest.mark.parametrize("command", ["seal", "compact"])

@@ -15,6 +15,7 @@ from rl_eventlog import EventWriter, Run
 from rl_eventlog.layout import SegmentName
 from rl_eventlog.maintain import removal, seal, verify
 from rl_eventlog.segment import seal as sealing
+from rl_eventlog.segment.frames import frame_end
 from tests.support.raw import every_row
 from tests.support.upkeep import event_files, flip, killed_writer, results, snapshot
 
@@ -208,6 +209,34 @@ def test_what_cannot_be_sealed_is_named_and_stays(run: Path) -> None:
     assert [problem.path for problem in report.problems] == [segment]
     assert opens(run) == [segment]
     assert len(report.sealed) == 2
+
+
+@pytest.mark.parametrize("left", ["nothing", "its schema", "half a batch"])
+def test_a_segment_whose_writer_was_killed_before_its_first_row_goes_once_it_is_at_rest(run: Path, left: str) -> None:
+    (segment,) = (run / "events/metrics").glob("*/*.arrows")
+    data = segment.read_bytes()
+    end = frame_end(memoryview(data), 0)
+    assert end
+    bare = segment.with_name(segment.name.replace("-0.", "-1."))
+    bare.write_bytes(data[: {"nothing": 0, "its schema": end, "half a batch": end + 200}[left]])
+    rows = results(run)["metrics"]
+    seal(run)
+    report = seal(run, reclaim_covered=True, grace_seconds=3600)
+    assert (report.removed, bare in report.waiting) == ((), True)
+    report = seal(run, reclaim_covered=True, grace_seconds=0)
+    assert bare in report.removed
+    assert opens(run) == []
+    assert results(run)["metrics"] == rows
+
+
+def test_a_segment_without_a_row_of_a_writer_that_may_live_stays(tmp_path: Path) -> None:
+    with EventWriter.open(tmp_path, run="r", rank=0, capture_diff=False) as log:
+        log.log_metrics({"loss": 1.0}, step=0)
+        (segment,) = opens(log.path)
+        bare = segment.with_name(segment.name.replace("-0.", "-1."))
+        bare.write_bytes(b"")
+        assert seal(log.path, reclaim_covered=True, assume_dead=True, grace_seconds=0).removed == ()
+        assert bare.exists()
 
 
 def test_columns_of_a_newer_version_are_not_sealed_away(run: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ import pytest
 from rl_eventlog import EventWriter
 from rl_eventlog.documents import encode_beat, time_text
 from rl_eventlog.errors import RunNotFoundError, SchemaVersionError
-from rl_eventlog.maintain import Finding, compact, verify
+from rl_eventlog.maintain import REMEDIES, Finding, compact, verify
 from rl_eventlog.reader import RunFiles
+from rl_eventlog.run import Thresholds
 from rl_eventlog.segment.open_segment import OpenSegment
 from tests.support.small_runs import of_newer_version, one_rank, two_ranks
 from tests.support.upkeep import event_files, flip, killed_writer, snapshot
@@ -33,6 +35,12 @@ def only(path: Path, kind: str) -> Finding:
 
 def edit(path: Path, **fields: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def beat(path: Path, writer: str, *, age: timedelta = timedelta(0), **fields: Any) -> None:
+    """Make the last heartbeat of a writer say so."""
+    said = {"writer": writer, "time": time_text(datetime.now(timezone.utc) - age), "rows_at_risk": 0, "rows_lost": 0}
+    (path / f"writers/{writer}.beat").write_bytes(encode_beat(said | fields))
 
 
 def opened(root: Path, **options: Any) -> EventWriter:
@@ -162,21 +170,103 @@ def test_ranks_that_never_wrote_are_named(tmp_path: Path) -> None:
     with opened(tmp_path, world_size=4, rank=1) as log:
         log.log_metrics({"loss": 1.0}, step=0)
     assert found(log.path) == [("warning", "never wrote")]
-    assert only(log.path, "never wrote").detail == "of 4 ranks, not 0, 2, 3"
+    assert only(log.path, "never wrote").detail == "of 4 ranks, 0 and 2 to 3 never wrote in attempt 1"
 
 
-def test_rows_lost_and_at_risk_are_counted(tmp_path: Path) -> None:
+def test_rows_that_a_writer_lost_are_named_by_table(tmp_path: Path) -> None:
     path = one_rank(tmp_path, "lost", {"loss": 1.0})
     (end,) = path.glob("writers/*.end.json")
-    edit(end, rows_lost={"metrics": 3})
+    edit(end, rows_lost={"metrics": 3, "samples": 1, "timings": 0})
     assert found(path) == [("error", "rows lost")]
-    assert only(path, "rows lost").detail == "3 rows could not be written"
+    assert only(path, "rows lost").detail == "rows that could not be written: 3 metrics, 1 samples"
 
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_rows_in_memory_are_at_risk_while_their_process_may_live_and_an_error_once_it_is_gone(
+    tmp_path: Path, elsewhere: bool
+) -> None:
     path = killed_writer(tmp_path)
-    (document,) = path.glob("writers/*.json")
-    beat = {"writer": document.stem, "time": time_text(datetime.now(timezone.utc)), "rows_at_risk": 7, "rows_lost": 0}
-    document.with_suffix(".beat").write_bytes(encode_beat(beat))
-    assert only(path, "rows at risk").detail == "7 rows wait in memory"
+    (writer,) = RunFiles.open(path).writers
+    beat(path, writer, rows_at_risk=7, rows_lost=2)
+    if elsewhere:
+        edit(path / f"writers/{writer}.json", host="elsewhere")
+    risk = only(path, "rows at risk")
+    assert risk.severity == ("warning" if elsewhere else "error")
+    assert risk.detail.startswith("7 rows waited in memory at its last heartbeat")
+    assert f"(writer {writer})" in risk.place
+    assert only(path, "rows lost").detail == "2 rows could not be written, by its last heartbeat"
+    assert not verify(path).ok
+
+
+def two_elsewhere(root: Path) -> tuple[Path, list[str]]:
+    """A run of two ranks on another machine, each at step 4, with a step each hundredth of a second or so."""
+    for rank in (0, 1):
+        path = killed_writer(root, rank=rank, world_size=2)
+    for document in path.glob("writers/*.json"):
+        edit(document, host="elsewhere", node="node-7")
+    return path, list(RunFiles.open(path).writers)
+
+
+def test_a_rank_that_hangs_and_one_that_waits_for_it_are_told_apart(tmp_path: Path) -> None:
+    path, (waiting, stalled) = two_elsewhere(tmp_path)
+    beat(path, waiting, step=4, idle_seconds=300, open_timers=["all_reduce"])
+    beat(path, stalled, step=3, idle_seconds=310, open_timers=["generation", "step"])
+    assert found(path) == [("warning", "waiting"), ("warning", "stalled")]
+    pid = RunFiles.open(path).writers[stalled].pid
+    assert only(path, "stalled").place == f"trainer 1 on node-7, pid {pid} (writer {stalled})"
+    assert only(path, "stalled").detail == (
+        "no call for 310 s, and no rank of its role is behind it; it was timing generation, step"
+    )
+    assert only(path, "waiting").detail.endswith("behind or silent; it was timing all_reduce")
+    assert [(one.state, one.table) for one in verify(path).writers][::3] == [
+        ("waiting", "metrics"),
+        ("stalled", "metrics"),
+    ]
+
+
+def test_a_rank_without_a_heartbeat_is_stalled_then_lost_by_the_thresholds_given(tmp_path: Path) -> None:
+    path, (well, silent) = two_elsewhere(tmp_path)
+    beat(path, well, step=4, idle_seconds=1)
+    beat(path, silent, age=timedelta(seconds=200), step=4)
+    assert found(path) == [("warning", "stalled")]
+    assert only(path, "stalled").detail == "no heartbeat for 200 s"
+    report = verify(path, thresholds=Thresholds(lost_after=timedelta(seconds=100)))
+    assert [finding.kind for finding in report.findings] == ["lost"]
+    assert verify(path, thresholds=Thresholds(missed_beats=8)).ok
+
+
+def test_rows_under_a_fallback_folder_are_named_until_they_are_home(tmp_path: Path) -> None:
+    path = killed_writer(tmp_path)
+    with opened(tmp_path, launch_id="two") as log:
+        log.log_metrics({"loss": 1.0}, step=5)
+        log.mark(
+            "fallback", host="node-7", path="/scratch/r/events/metrics/ab/x-1.arrows", table="metrics", first_seq=1
+        )
+        log.mark("fallback", table="metrics", first_seq="none")
+        log.mark("fallback", host="node-7", path="/elsewhere", table="metrics", first_seq=0)
+        assert only(path, "fallback").severity == "warning"
+    away = only(path, "fallback")
+    assert (away.severity, away.place.endswith(f"(writer {log.writer_id})")) == ("error", True)
+    assert away.detail == "metrics from seq 1 on lie on node-7: /scratch/r/x-1.arrows"
+
+
+def test_processes_that_were_one_rank_at_the_same_time_are_named(tmp_path: Path) -> None:
+    path = killed_writer(tmp_path)
+    killed_writer(tmp_path)
+    first, second = RunFiles.open(path).writers
+    assert ("warning", "same rank") not in found(path)
+    beat(path, first, age=timedelta(minutes=-3))
+    finding = only(path, "same rank")
+    assert f"(writer {second})" in finding.place
+    assert f"(writer {first}), whose rows it hides" in finding.detail
+
+
+def test_a_clock_that_is_ahead_of_this_machine_is_named(tmp_path: Path) -> None:
+    path = one_rank(tmp_path, "r", {"loss": 1.0})
+    (end,) = path.glob("writers/*.end.json")
+    edit(end, ended=time_text(datetime.now(timezone.utc) + timedelta(minutes=5)))
+    assert found(path) == [("warning", "clock")]
+    assert re.fullmatch(r"its last sign is (299|300) s later than now by .*", only(path, "clock").detail)
 
 
 def test_a_document_that_is_torn_is_an_error(tmp_path: Path) -> None:
@@ -211,26 +301,39 @@ def test_an_attempt_that_began_before_the_one_before_it_is_named(tmp_path: Path)
     assert only(tmp_path / "r", "clock").place == "attempt 2"
 
 
-@pytest.mark.parametrize(("values", "expected"), [([1, 2, 3, 4], True), ([64, 64, 64, 64], False)])
-def test_a_sum_that_all_ranks_log_alike_is_suspected_unless_it_is_a_constant(
-    tmp_path: Path, values: list[int], expected: bool
-) -> None:
-    for rank in (0, 1):
-        with opened(tmp_path, rank=rank) as log:
+def log_sums(root: Path, values_by_rank: list[list[int]]) -> Path:
+    for rank, values in enumerate(values_by_rank):
+        with opened(root, rank=rank) as log:
             for step, value in enumerate(values):
                 log.log_metrics({"tokens": value, "seen": value + rank}, step=step, reduce="sum")
-    assert found(tmp_path / "r") == ([("warning", "replicated sum")] if expected else [])
-    if expected:
-        finding = only(tmp_path / "r", "replicated sum")
-        assert finding.place == "trainer tokens"
-        assert finding.detail.startswith("2 ranks log the same at all 4 positions")
+    return root / "r"
+
+
+@pytest.mark.parametrize("values", [[64, 64, 64, 64, 64], [64, 128, 192, 256, 320], [7, 9]])
+def test_ranks_that_count_alike_are_no_replicas(tmp_path: Path, values: list[int]) -> None:
+    assert found(log_sums(tmp_path, [values, values])) == []
+
+
+def test_a_sum_that_all_ranks_log_alike_is_suspected(tmp_path: Path) -> None:
+    path = log_sums(tmp_path, [[512, 498, 530, 12]] * 2)
+    assert found(path) == [("warning", "replicated sum")]
+    finding = only(path, "replicated sum")
+    assert finding.place == "trainer tokens"
+    assert finding.detail == "2 ranks log the same at all 4 positions, and it is summed: replicas? see data_rank"
+
+
+def test_tensor_parallel_ranks_are_found_within_their_replicas(tmp_path: Path) -> None:
+    """Two replicas of two ranks; the last rank was lost on the way."""
+    path = log_sums(tmp_path, [[512, 498, 530, 12], [512, 498, 530, 12], [500, 400, 300, 50], [500, 400, 300]])
+    detail = "2 ranks log the same at all 3 positions, and it is summed: replicas? see data_rank"
+    assert only(path, "replicated sum").detail == detail
 
 
 def test_replicas_that_data_rank_tells_apart_are_well(tmp_path: Path) -> None:
     for rank in (0, 1):
         with opened(tmp_path, rank=rank, data_rank=0) as log:
             for step in range(4):
-                log.log_metrics({"tokens": step + 1}, step=step, reduce="sum")
+                log.log_metrics({"tokens": 2**step}, step=step, reduce="sum")
     assert verify(tmp_path / "r").ok
 
 
@@ -264,6 +367,14 @@ def test_a_damaged_folded_file_is_an_error(tmp_path: Path) -> None:
     (folded,) = path.glob("writers/compacted/*")
     folded.write_bytes(folded.read_bytes() + b" ")
     assert ("error", "folded file") in found(path)
+
+
+@pytest.mark.parametrize("kind", REMEDIES)
+def test_every_kind_is_in_the_documentation_with_what_to_do(kind: str) -> None:
+    text = (Path(__file__).parents[2] / "docs/cli.md").read_text(encoding="utf-8")
+    section = text.partition("## verify")[2].partition("\n## ")[0]
+    assert f"`{kind}`" in section
+    assert Finding("note", kind, "", "").remedy
 
 
 def test_the_worst_comes_first(tmp_path: Path) -> None:

@@ -7,18 +7,23 @@ from pathlib import Path
 
 from rl_eventlog_cli import output
 
+_FILES_LISTED = 20
+
 
 def show_files(what: str, paths: Sequence[Path]) -> None:
-    """A line with the number of files, and one for each of them."""
-    output.line(f"{len(paths)} {what}")
-    for path in paths:
+    """A line with the number of files, and one for each of the first."""
+    output.line(f"{len(paths):,} {what}")
+    for path in paths[:_FILES_LISTED]:
         output.line(f"  {path}")
+    if len(paths) > _FILES_LISTED:
+        output.line(f"  and {len(paths) - _FILES_LISTED:,} more; --json lists all")
 
 
-def show_reclaimed(removed: Sequence[Path], waiting: Sequence[Path], *, reclaim: bool) -> None:
+def show_reclaimed(removed: Sequence[Path], waiting: Sequence[Path], *, reclaim: bool, grace_seconds: float) -> None:
     """What `--reclaim` did, and what a later one will do."""
     if not reclaim:
         return
     show_files("removed", removed)
     if waiting:
-        output.words(f"{len(waiting)} more can go once what covers them is 15 minutes old: call again then")
+        age = output.duration(grace_seconds)
+        output.words(f"{len(waiting):,} more can go once they and what covers them are {age} old: call again then")

@@ -6,10 +6,16 @@ import typer
 
 from rl_eventlog_cli import output
 from rl_eventlog_cli.commands._changes import show_files, show_reclaimed
-from rl_eventlog_cli.options import FAILED, AssumeDead, Json, Reclaim, RunPath
+from rl_eventlog_cli.options import FAILED, GRACE_SECONDS, AssumeDead, Grace, Json, Reclaim, RunPath
 
 
-def command(run: RunPath, reclaim: Reclaim = False, assume_dead: AssumeDead = False, as_json: Json = False) -> None:
+def command(
+    run: RunPath,
+    reclaim: Reclaim = False,
+    assume_dead: AssumeDead = False,
+    grace: Grace = GRACE_SECONDS,
+    as_json: Json = False,
+) -> None:
     """Merge the sealed files of each table into few, and the documents of writers that are gone into one.
 
     Adds files; what was there stays until a later call with --reclaim. No result of reading changes.
@@ -18,14 +24,14 @@ def command(run: RunPath, reclaim: Reclaim = False, assume_dead: AssumeDead = Fa
     """
     from rl_eventlog.maintain import compact
 
-    report = compact(run, reclaim_covered=reclaim, assume_dead=assume_dead)
+    report = compact(run, reclaim_covered=reclaim, assume_dead=assume_dead, grace_seconds=grace)
     if as_json:
         output.print_json(output.fields(report) | {"problems": [one._asdict() for one in report.problems]})
     else:
         show_files(f"compacted, of {report.sources} files", report.compacted)
         if report.folded_writers:
             output.line(f"folded the documents of {report.folded_writers} writers")
-        show_reclaimed(report.removed, report.waiting, reclaim=reclaim)
+        show_reclaimed(report.removed, report.waiting, reclaim=reclaim, grace_seconds=grace)
     for problem in report.problems:
         output.words(f"left as it is: {problem.path}: {problem.reason}")
     if report.problems:

@@ -163,10 +163,7 @@ def _facts(info: RunInfo, *, utc: bool) -> Iterator[tuple[str, str]]:
     yield "rows", ", ".join(f"{table} {rows:,}" for table, rows in info.rows.items())
     if info.rows_at_risk:
         yield "rows at risk", f"{info.rows_at_risk:,} accepted and not yet written"
-    limits = info.thresholds
-    stalled = f"{limits.missed_beats:g} missed heartbeats or {limits.idle_steps:g} step times without a call"
-    silence = output.duration(limits.lost_after.total_seconds())
-    yield "states", f"stalled after {stalled}, lost after {silence} of silence"
+    yield "states", states.limits(info.thresholds)
 
 
 def _state_of(role: RoleInfo, info: RunInfo) -> str:
@@ -213,9 +210,5 @@ def _document(info: RunInfo, hparams: pl.DataFrame, metrics: pl.DataFrame, findi
         "gaps": [output.fields(one) for one in info.gaps],
         "damaged_files": [{"path": problem.path, "reason": problem.reason} for problem in info.problems],
         "findings": findings,
-        "thresholds": {
-            "missed_beats": info.thresholds.missed_beats,
-            "idle_steps": info.thresholds.idle_steps,
-            "lost_after_seconds": info.thresholds.lost_after.total_seconds(),
-        },
+        "thresholds": states.limits_document(info.thresholds),
     }
