@@ -144,6 +144,7 @@ def test_a_kill_at_any_moment_loses_and_doubles_nothing(original: Path, rows: di
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3600)
 def test_many_kills_at_any_moment_lose_and_double_nothing(original: Path, rows: dict[str, str], tmp_path: Path) -> None:
     assert set(kills(original, rows, tmp_path, 300)) >= set(STEPS[:3])
 
