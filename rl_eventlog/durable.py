@@ -18,6 +18,9 @@ from .layout import TEMPORARY_PREFIX
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}
 _NO_FOLDER_FSYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES}
 
+#: Folders whose entries, and those of the folders above, this process has put on the disk.
+_on_disk: set[Path] = set()
+
 
 def temporary_path(folder: Path) -> Path:
     """A new temporary name in `folder`."""
@@ -49,14 +52,32 @@ def fsync_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and its parents, and fsync each parent that got a new entry."""
+    """Make a folder and its parents, and put the entry of each on the disk, also where another process made it.
+
+    That one may have been killed, or may still be on its way to the fsync. What is above the mount point, or was
+    seen to before, is left alone.
+    """
     missing = []
-    while not folder.is_dir():
-        missing.append(folder)
-        folder = folder.parent
+    existing = folder
+    while not existing.is_dir():
+        missing.append(existing)
+        existing = existing.parent
+    for path in _not_yet_on_disk(existing):
+        fsync_folder(path.parent)
+        _on_disk.add(path)
     for path in reversed(missing):
         path.mkdir(exist_ok=True)
         fsync_folder(path.parent)
+        _on_disk.add(path)
+
+
+def _not_yet_on_disk(folder: Path) -> list[Path]:
+    """It and the folders above it whose entries this process has not put on the disk, the highest first."""
+    found: list[Path] = []
+    while folder not in _on_disk and folder.parent.stat().st_dev == folder.stat().st_dev and folder != folder.parent:
+        found.insert(0, folder)
+        folder = folder.parent
+    return found
 
 
 def _write_new(path: Path, data: bytes) -> None:

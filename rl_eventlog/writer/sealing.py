@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from rl_eventlog.durable import fsync_file, make_folder
+from rl_eventlog.durable import fsync_file, fsync_folder, make_folder
 from rl_eventlog.layout import SegmentName
 
 from .places import Places
@@ -55,6 +55,7 @@ class Sealing:
         for rotated in (*self._to_seal, *self._unsealed):
             with suppress(FileNotFoundError):  # sealed and removed meanwhile
                 fsync_file(rotated.path)
+                fsync_folder(rotated.path.parent)  # it may have been rotated before its first fsync
 
     def seal(self, *, again: bool = False) -> None:
         """Seal what is finished, and remove open forms whose grace time is over.

@@ -180,13 +180,22 @@ class FuseDisk:
 
 
 @contextmanager
-def fuse(folder: Path) -> Iterator[FuseDisk]:
-    """A `FuseDisk` in `folder`; mark the test with `needs_fuse`."""
+def fuse(folder: Path, *, recording: Path | None = None) -> Iterator[FuseDisk]:
+    """A `FuseDisk` in `folder`; mark the test with `needs_fuse`.
+
+    Args:
+        folder: for the mount point and what is below it.
+        recording: file for everything that is done on the disk; see `tests.support.recording`.
+    """
     mountpoint, backing = folder / "fuse", folder / "fuse-backing"
     mountpoint.mkdir()
     backing.mkdir()
+    places = [str(backing), str(mountpoint)]
+    command = (
+        ["tests.support.recording", *places, str(recording)] if recording else ["tests.support.passthrough", *places]
+    )
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.passthrough", str(backing), str(mountpoint)],
+        [sys.executable, "-m", *command],
         cwd=_CHECKOUT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -260,9 +260,9 @@ def _listen(behaviour: Behaviour, disk: Passthrough, unmount: Callable[[], None]
     os._exit(0)
 
 
-def main(folder: str, mountpoint: str) -> None:
+def main(folder: str, mountpoint: str, make: Callable[[Path, Behaviour], Passthrough] = Passthrough) -> None:
     behaviour = Behaviour()
-    disk = Passthrough(Path(folder), behaviour)
+    disk = make(Path(folder), behaviour)
 
     def unmount() -> None:
         subprocess.run(["fusermount3", "-u", "-z", mountpoint], check=False)
@@ -273,4 +273,4 @@ def main(folder: str, mountpoint: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1], sys.argv[2])

@@ -139,20 +139,37 @@ def test_many_may_make_one_folder(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "b" / "c" / "d").is_dir()
 
 
-def test_each_parent_with_a_new_entry_is_fsynced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced = []
+@pytest.fixture
+def fsynced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Paths that were fsynced since."""
+    paths = []
     real = os.fsync
 
     def fsync(fd: int) -> None:
-        synced.append(Path(f"/proc/self/fd/{fd}").readlink())
+        paths.append(Path(f"/proc/self/fd/{fd}").readlink())
         real(fd)
 
     monkeypatch.setattr(os, "fsync", fsync)
+    return paths
+
+
+def test_each_parent_with_a_new_entry_is_fsynced(tmp_path: Path, fsynced: list[Path]) -> None:
+    make_folder(tmp_path)
+    fsynced.clear()
     make_folder(tmp_path / "a" / "b")
-    assert synced == [tmp_path, tmp_path / "a"]
-    synced.clear()
+    assert fsynced == [tmp_path, tmp_path / "a"]
+    fsynced.clear()
     write_durably(tmp_path / "a" / "b" / "c", b"")
-    assert [path.parent if path.name.startswith(".tmp-") else path for path in synced] == [tmp_path / "a" / "b"] * 2
+    assert [path.parent if path.name.startswith(".tmp-") else path for path in fsynced] == [tmp_path / "a" / "b"] * 2
+
+
+def test_a_folder_that_another_process_made_is_put_on_the_disk_once(tmp_path: Path, fsynced: list[Path]) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    make_folder(tmp_path / "a" / "b")
+    assert fsynced[-2:] == [tmp_path, tmp_path / "a"]
+    fsynced.clear()
+    make_folder(tmp_path / "a" / "b")
+    assert fsynced == []
 
 
 def test_a_file_where_a_folder_must_be_is_an_error(tmp_path: Path) -> None:
