@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rl_eventlog.durable import fsync_file, rename_durably, temporary_path
-from rl_eventlog.errors import SegmentError
+from rl_eventlog.errors import SchemaVersionError, SegmentError
 from rl_eventlog.layout import SegmentName, sealed_name
 from rl_eventlog.schema import check_version, table as table_schema
 from rl_eventlog.types import Identity, Span, Spans
@@ -121,7 +121,7 @@ def read_footer(path: Path, name: SegmentName) -> Footer:
 
     Raises:
         SegmentError: it cannot be read, or its footer, its name and its row count differ.
-        SchemaVersionError: a newer major version wrote it.
+        SchemaVersionError: a newer major version wrote it, and it is intact.
         OSError: it is gone.
     """
     try:
@@ -142,7 +142,11 @@ def read_footer(path: Path, name: SegmentName) -> Footer:
         if isinstance(error, OSError) and error.errno in {errno.ENOENT, errno.ESTALE}:
             raise
         raise SegmentError(path, f"no readable Parquet footer of ours: {error}") from error
-    check_version(footer.version, path)
+    try:
+        check_version(footer.version, path)
+    except SchemaVersionError:
+        check_digest(path, name)  # one damaged file must not stop the others: only its digest vouches for the version
+        raise
     covers = [(writer, span.first, span.last) for writer, spans in footer.holds.items() for span in spans]
     if name.level == "sealed" and covers != [(name.writer, name.first, name.last)]:
         raise SegmentError(path, "its footer and its name do not agree")

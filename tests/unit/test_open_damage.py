@@ -14,12 +14,14 @@ import pyarrow as pa
 import pytest
 
 from rl_eventlog.errors import SchemaVersionError, SegmentError
+from rl_eventlog.schema import TABLES
 from rl_eventlog.segment.frames import CONTINUATION, frame_end, parse_frame
 from rl_eventlog.segment.open_segment import OpenContent, read_open
 from rl_eventlog.segment.same import same_rows
 from rl_eventlog.types import Span
 from tests.support.segment_files import example_batch, write_open
 
+MASKS = (0x01, 0x80, 0xFF)
 SIZES = [2, 1, 3, 2]
 STARTS = [0, *accumulate(SIZES)]
 
@@ -27,7 +29,7 @@ STARTS = [0, *accumulate(SIZES)]
 class Original:
     """A whole segment, its batches and their bounds."""
 
-    def __init__(self, folder: Path, table: str) -> None:
+    def __init__(self, folder: Path, table: str, *, stride: int = 1) -> None:
         self.path = write_open(folder, table, SIZES)
         self.data = self.path.read_bytes()
         view = memoryview(self.data)
@@ -40,8 +42,7 @@ class Original:
             self.bounds.append(frame.end)
         assert self.bounds[-1] == len(self.data)
         self.rows = pa.Table.from_batches([example_batch(table, STARTS[-1])])
-        # every byte of the plain table; samples are large, so only each 23rd
-        self.places = range(0, len(self.data), 1 if table == "metrics" else 23)
+        self.places = range(0, len(self.data), stride)
 
     def read(self, data: bytes) -> OpenContent:
         self.path.unlink()  # ext4 flushes a file that is cut to nothing and written again
@@ -60,12 +61,13 @@ class Original:
         return batches
 
 
-@pytest.fixture(params=["metrics", "samples"])
+@pytest.fixture(params=TABLES)
 def original(request: pytest.FixtureRequest, tmp_path: Path) -> Original:
-    return Original(tmp_path, request.param)
+    # every byte of one table; of the others, which differ in their columns alone, each 11th
+    return Original(tmp_path, request.param, stride=1 if request.param == "metrics" else 11)
 
 
-def test_a_segment_cut_anywhere_gives_its_whole_batches(original: Original) -> None:
+def check_cuts(original: Original) -> None:
     for size in original.places:
         whole = sum(bound <= size for bound in original.bounds[1:])
         if size < original.bounds[0]:
@@ -78,8 +80,7 @@ def test_a_segment_cut_anywhere_gives_its_whole_batches(original: Original) -> N
         assert content.torn_tail == size - original.bounds[whole]
 
 
-@pytest.mark.parametrize("mask", [0x01, 0x80, 0xFF])
-def test_any_byte_flipped_costs_its_batch_alone_and_is_reported(original: Original, mask: int) -> None:
+def check_flips(original: Original, mask: int) -> None:
     for place in original.places:
         data = bytearray(original.data)
         data[place] ^= mask
@@ -96,6 +97,25 @@ def test_any_byte_flipped_costs_its_batch_alone_and_is_reported(original: Origin
             assert original.batches_read(content) == [batch for batch in range(len(SIZES)) if batch != hit]
             lost = [(d.offset, d.size) for d in content.damage] + [(len(data) - content.torn_tail, content.torn_tail)]
             assert (original.bounds[hit], original.bounds[hit + 1] - original.bounds[hit]) in lost
+
+
+def test_a_segment_cut_anywhere_gives_its_whole_batches(original: Original) -> None:
+    check_cuts(original)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_any_byte_flipped_costs_its_batch_alone_and_is_reported(original: Original, mask: int) -> None:
+    check_flips(original, mask)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("table", TABLES)
+def test_every_cut_and_every_flip_of_every_table(tmp_path: Path, table: str) -> None:
+    original = Original(tmp_path, table)
+    check_cuts(original)
+    for mask in MASKS:
+        check_flips(original, mask)
+    print(f"{table}, open: {len(original.data)} cuts, {len(MASKS) * len(original.data)} flips")
 
 
 def test_a_wiped_block_costs_the_batches_it_touches(original: Original) -> None:

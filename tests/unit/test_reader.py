@@ -17,11 +17,12 @@ import pytest
 from rl_eventlog import EventWriter, Runs
 from rl_eventlog.documents import encode_document, time_text
 from rl_eventlog.errors import RunNotFoundError, SchemaVersionError
-from rl_eventlog.layout import RunLayout, open_name, sha16
+from rl_eventlog.layout import RunLayout, SegmentName, open_name, sha16
 from rl_eventlog.reader import RunFiles, files as files_module, find_runs
 from rl_eventlog.schema import Table, table as table_schema
 from rl_eventlog.segment.open_segment import OpenSegment
 from rl_eventlog.segment.seal import seal_open
+from rl_eventlog.segment.sealed import file_digest
 from rl_eventlog.types import Identity, Span
 from rl_eventlog.writer.batches import Metric, Position, metrics_batch
 
@@ -303,6 +304,10 @@ class TestVersions:
         victim = files(segments, "*.parquet")[0]
         table = pq.read_table(victim)
         pq.write_table(table.replace_schema_metadata({**table.schema.metadata, b"rle.version": b"2.0"}), victim)
+        name = SegmentName.parse(victim.name)
+        assert name
+        assert name.digest
+        victim = victim.rename(victim.with_name(victim.name.replace(name.digest, file_digest(victim)[:16])))
         with pytest.raises(SchemaVersionError, match=rf"{victim.name}: written in format 2\.0"):
             RunFiles.open(segments.path).rows("metrics")
 
