@@ -43,9 +43,9 @@ def _unmount(mountpoint: Path) -> None:
 
 
 @contextmanager
-def small_tmpfs(mountpoint: Path, size: int) -> Iterator[Path]:
-    """A tmpfs of `size` bytes."""
-    _mount(["-t", "tmpfs", "-o", f"size={size}", "tmpfs"], mountpoint)
+def small_tmpfs(mountpoint: Path, size: int, *, files: int = 0) -> Iterator[Path]:
+    """A tmpfs of `size` bytes, and room for so many files and folders, 0 for any number."""
+    _mount(["-t", "tmpfs", "-o", f"size={size},nr_inodes={files}", "tmpfs"], mountpoint)
     try:
         yield mountpoint
     finally:
@@ -108,6 +108,25 @@ def filled(disk: Path) -> Iterator[None]:
     finally:
         os.close(fd)
         ballast.unlink()
+
+
+@contextmanager
+def no_more_files(disk: Path) -> Iterator[None]:
+    """No file can be made within; room for them returns at the end."""
+    ballast: list[Path] = []
+    try:
+        while True:
+            path = disk / f"ballast-{len(ballast)}"
+            path.touch()
+            ballast.append(path)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+    try:
+        yield
+    finally:
+        for path in ballast:
+            path.unlink()
 
 
 class FuseDisk:
