@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from rl_eventlog import EventWriter
-from rl_eventlog.maintain import compact, seal
+from rl_eventlog import EventWriter, Run
+from rl_eventlog.maintain import compact, seal, verify
 from rl_eventlog.reader import RunFiles
 from tests.support.raw import every_row
 from tests.support.upkeep import event_files, killed_writer, results
@@ -164,3 +164,49 @@ def test_two_processes_at_once_are_harmless(original: Path, rows: dict[str, str]
     compact(path, reclaim_covered=True, grace_seconds=0)
     assert len(event_files(path)) == 3
     check(path, rows)
+
+
+LIVE = """
+import select, sys, time
+from rl_eventlog import EventWriter
+log = EventWriter.open(sys.argv[1], run="r", role="trainer", rank=9, capture_diff=False, segment_bytes=100_000)
+step = 0
+while not select.select([sys.stdin], [], [], 0.001)[0]:
+    log.log_metrics({"loss": float(step), "tokens": 1.0}, step=step)
+    log.log_timing("training", 0.5, step=step)
+    log.log_samples([{"prompt": f"{step}", "reward": 1.0}], step=step)
+    if step == 0:
+        print(log.writer_id, flush=True)
+    step += 1
+print(step, log.close(60).ok, flush=True)
+"""
+
+
+@pytest.mark.parametrize("rounds", [5, pytest.param(100, marks=pytest.mark.soak)])
+def test_beside_a_live_run_nothing_is_lost_and_verify_is_content_all_the_time(
+    original: Path, rows: dict[str, str], tmp_path: Path, rounds: int
+) -> None:
+    """A process logs, rotates and seals; all three commands run beside it, with no grace time and a careless user."""
+    path = shutil.copytree(original, tmp_path / "r")
+    with subprocess.Popen(
+        [sys.executable, "-c", LIVE, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout
+        writer = child.stdout.readline().strip()
+        for _ in range(rounds):
+            for command in (seal, compact):
+                command(path, reclaim_covered=True, assume_dead=True, grace_seconds=0)
+            report = verify(path)
+            assert report.ok, report.findings
+            assert {finding.kind for finding in report.findings} <= {"no end", "torn tail"}
+        steps, ok = child.communicate("end\n")[0].split()
+    assert (ok, int(steps) > 100) == ("True", True)
+    for command in (seal, compact):
+        command(path, reclaim_covered=True, grace_seconds=0)
+    assert {finding.kind for finding in verify(path).findings} == {"no end"}
+    assert len(event_files(path)) == len(TABLES)
+    live = Run(path).metrics("loss", ranks="each").filter(rank=9).sort("step").collect()
+    assert live["value"].to_list() == live["step"].to_list() == list(range(int(steps)))
+    for table in TABLES:
+        others = sorted(key for key in every_row(path, table) if key[0] != writer)
+        assert repr(others) == rows[table]
