@@ -45,7 +45,7 @@ def build_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, count, [valid], children=children)
 
 
-def number_array(values: Sequence[Any], kind: pa.DataType) -> array[Any] | None:
+def number_array(values: Any, kind: pa.DataType) -> array[Any] | None:
     """The values of one list, or one-dimensional numpy array, as `build_array` takes them fastest.
 
     Returns:

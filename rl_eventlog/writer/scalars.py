@@ -7,7 +7,7 @@ is the rule, and takes every other call.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 EXACT_INTEGERS = 1 << 53
@@ -20,14 +20,19 @@ class NotPlainError(Exception):
     """A value is no plain number."""
 
 
+class _OnDeviceError(NotPlainError):
+    """A value lies on a device: to ask for it alone would wait for the device."""
+
+
 def plain_floats(values: Collection[Any]) -> Collection[float] | None:
     """The values as floats, in order; None where one is not a single, exactly representable number."""
     if _FLOATS.issuperset(map(type, values)):
         return values
-    if "torch" in sys.modules:
-        values = fetch_device_scalars(list(values))
     try:
-        return [value if type(value) is float else _converter(type(value))(value) for value in values]
+        try:
+            return [_CONVERTERS[type(value)](value) for value in values]
+        except _OnDeviceError:
+            return [_CONVERTERS[type(value)](value) for value in fetch_device_scalars(list(values))]
     except Exception:  # noqa: BLE001 -- a value's own code may raise anything; the rule takes the call
         return None
 
@@ -62,7 +67,7 @@ def _from_integer(value: Any) -> float:
 
 
 def _from_item(value: Any) -> float:
-    """Of numpy scalars, and of arrays and tensors of one element; `item` raises where there are more."""
+    """Of arrays and tensors of one element; `item` raises where there are more."""
     number = value.item()
     kind = type(number)
     if kind is float:
@@ -72,23 +77,34 @@ def _from_item(value: Any) -> float:
     raise NotPlainError
 
 
-_CONVERTERS: dict[type, Callable[[Any], float]] = {bool: float, int: _from_integer}
+def _from_tensor(value: Any) -> float:
+    if not value.is_cpu:
+        raise _OnDeviceError
+    return _from_item(value)
 
 
-def _converter(kind: type) -> Callable[[Any], float]:
-    found = _CONVERTERS.get(kind)
-    if found is None:
-        found = _from_item if _has_item(kind) else _refuse
-        if len(_CONVERTERS) < _MAX_KINDS:
-            _CONVERTERS[kind] = found
-    return found
+class _Converters(dict[type, Callable[[Any], float]]):
+    """From the type of a value to what makes a float of it."""
+
+    def __missing__(self, kind: type) -> Callable[[Any], float]:
+        found = _find_converter(kind)
+        if len(self) < _MAX_KINDS:
+            self[kind] = found
+        return found
 
 
-def _has_item(kind: type) -> bool:
-    """Whether it is numpy's or torch's, whose `item` is known; anything else goes by the rule."""
+_CONVERTERS = _Converters({float: float, bool: float, int: _from_integer})
+
+
+def _find_converter(kind: type) -> Callable[[Any], float]:
+    """Of numpy's and torch's types, whose ways are known; anything else goes by the rule."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    kinds: Sequence[Any] = (
-        *((numpy.generic, numpy.ndarray) if numpy else ()),
-        *((torch.Tensor,) if torch else ()),
-    )
-    return bool(kinds) and issubclass(kind, tuple(kinds))
+    if torch and issubclass(kind, torch.Tensor):
+        return _from_tensor
+    if not numpy:
+        return _refuse
+    if issubclass(kind, (numpy.floating, numpy.bool_)):
+        return float
+    if issubclass(kind, numpy.integer):
+        return _from_integer
+    return _from_item if issubclass(kind, numpy.ndarray) else _refuse
