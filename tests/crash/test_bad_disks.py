@@ -248,6 +248,20 @@ def test_short_writes_are_completed(disk: FuseDisk, mode: Mode) -> None:
 
 
 @pytest.mark.needs_fuse
+def test_a_writers_folder_that_takes_nothing_costs_no_row(disk: FuseDisk) -> None:
+    log = opened(disk.path, beat_interval_seconds=0.02)
+    log_calls(log, 0, 50)
+    disk.fail(*CHANGES, code=errno.EACCES, under="/r/writers")
+    log_calls(log, 50, 100)
+    until(lambda: disk.answered() > 3)
+    report = log.close(30)
+    assert not report.ended
+    assert not report.left_open
+    assert not report.missing
+    assert_calls(log.path, 100)
+
+
+@pytest.mark.needs_fuse
 @pytest.mark.parametrize("mode", MODES)
 def test_a_file_system_that_died_holds_nobody(disk: FuseDisk, mode: Mode) -> None:
     log = opened(disk.path, mode)

@@ -1,4 +1,4 @@
-"""An fsync that failed is no retry: what it did not put on the disk is written again elsewhere.
+"""After an fsync or a close that failed, what it did not put on the disk is written again elsewhere.
 
 Linux marks the pages clean and reports once; the next fsync succeeds. After `evict`, or another mount, a reader
 sees what the disk has.
@@ -87,6 +87,20 @@ class TestInjected:
         with suppress(OSError):
             log.flush(fsync=True)
         log.flush(fsync=True)
+        assert disk.answered() == 1
+        assert disk.evict() > 0, "the disk has lost rows"
+        assert_calls(disk.backing / "r", 200)
+        assert not any(log.close(30).rows_lost.values())
+        assert_calls(log.path, 200)
+
+    def test_rows_whose_file_could_not_be_closed_are_written_anew(self, disk: FuseDisk, mode: Mode) -> None:
+        """On NFS it is close that tells of a full disk or a quota."""
+        log = opened(disk.path, mode, fsync_interval_seconds=3600, segment_bytes=20_000)
+        log_calls(log, 0, 10)
+        log.flush(fsync=True)
+        disk.fail("close", code=errno.EDQUOT, times=1, under="/r/events")
+        log_calls(log, 10, 200)
+        log.flush()
         assert disk.answered() == 1
         assert disk.evict() > 0, "the disk has lost rows"
         assert_calls(disk.backing / "r", 200)

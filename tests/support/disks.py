@@ -174,7 +174,7 @@ class FuseDisk:
         self._ask("heal")
 
     def evict(self) -> int:
-        """Drop from the cache what failed fsyncs left in it alone. Returns the bytes that are zeros now."""
+        """Drop from the cache what failed fsyncs and closes left in it alone. Returns the bytes that are zeros now."""
         return int(self._ask("evict"))
 
     def waiting(self) -> int:

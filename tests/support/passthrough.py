@@ -5,7 +5,8 @@ then answers each line of stdin, a JSON command, with a line of JSON. At the end
 its mount does not outlive the test. `tests.support.disks.fuse` starts it.
 
 What a failed fsync does is what Linux does: the next one succeeds, and what was written between the last good
-one and the failed one can be read as long as it is cached; `evict` ends that, and it reads as zeros.
+one and the failed one can be read as long as it is cached; `evict` ends that, and it reads as zeros. A failed close
+does the same, as on NFS.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -188,7 +190,8 @@ class Passthrough(mfusepy.Operations):  # type: ignore[misc]
         return 0
 
     def flush(self, path: str, fh: int) -> int:
-        self._at("close", path)
+        with self._dropping(fh):
+            self._at("close", path)
         return 0
 
     def release(self, path: str, fh: int) -> int:
@@ -198,17 +201,23 @@ class Passthrough(mfusepy.Operations):  # type: ignore[misc]
         return 0
 
     def fsync(self, path: str, datasync: int, fh: int) -> int:
-        handle = self._handles[fh]
-        try:
+        with self._dropping(fh):
             self._at("fsync", path)
+        with self._behaviour.lock:  # the data of a process that lives needs no disk: the tests cut no power
+            self._dirty.pop(self._handles[fh].inode, None)
+        return 0
+
+    @contextmanager
+    def _dropping(self, fh: int) -> Iterator[None]:
+        """Where it fails, what was written since the last good fsync is in the cache alone."""
+        try:
+            yield
         except OSError:
+            handle = self._handles[fh]
             with self._behaviour.lock:
                 ranges = self._dirty.pop(handle.inode, [])
                 self._lost.append((os.open(f"/proc/self/fd/{handle.fd}", os.O_RDWR), ranges))
             raise
-        with self._behaviour.lock:  # the data of a process that lives needs no disk: the tests cut no power
-            self._dirty.pop(handle.inode, None)
-        return 0
 
     def fsyncdir(self, path: str, datasync: int, fh: int) -> int:
         self._at("fsync_folder", path)
