@@ -161,6 +161,50 @@ def test_the_heartbeat_goes_on_beside_files_that_stall_and_says_what_is_at_risk(
     assert log.close(30).ok
 
 
+def test_a_fork_during_the_stall_writes_nothing_of_its_parent(disk: FuseDisk) -> None:
+    code = """
+    import os, pathlib, sys
+    from tests.support.bad_disk_runs import log_calls, opened
+
+    log = opened(pathlib.Path(sys.argv[1]), None)
+    log_calls(log, 0, 50)
+    log.flush()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    log_calls(log, 50, 100)  # they wait in memory, and the thread is in a write
+    child = os.fork()
+    if child == 0:
+        log_calls(log, 0, 10)
+        print("logged", flush=True)
+        log.flush()
+        print(log.close(30).ok, flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+    print(log.close(30).ok, flush=True)
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code), str(disk.path)],
+        cwd=CHECKOUT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "ready\n"
+        disk.stall(60, under="/r/events")
+        assert parent.stdin is not None
+        parent.stdin.write("\n")
+        parent.stdin.flush()
+        assert parent.stdout.readline() == "logged\n"
+        disk.heal()
+        assert parent.communicate(timeout=30)[0] == "True\nTrue\n"
+    writers = {writer for writer, _ in rows_in(disk.backing / "r", "metrics")}
+    assert len(writers) == 2
+    by_age = sorted(writers)  # ids begin with their time
+    assert_calls(disk.backing / "r", 100, writer=by_age[0])
+    assert_calls(disk.backing / "r", 10, writer=by_age[1])
+
+
 class TestClose:
     @pytest.mark.parametrize("operations", [("write",), EVERYTHING], ids=["writes", "everything"])
     def test_it_keeps_its_limit_and_says_what_is_unsafe(self, disk: FuseDisk, operations: tuple[str, ...]) -> None:
