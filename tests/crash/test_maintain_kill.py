@@ -182,7 +182,8 @@ print(step, log.close(60).ok, flush=True)
 """
 
 
-@pytest.mark.parametrize("rounds", [5, pytest.param(100, marks=pytest.mark.soak)])
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("rounds", [5, pytest.param(40, marks=pytest.mark.soak)])
 def test_beside_a_live_run_nothing_is_lost_and_verify_is_content_all_the_time(
     original: Path, rows: dict[str, str], tmp_path: Path, rounds: int
 ) -> None:
