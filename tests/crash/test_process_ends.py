@@ -289,6 +289,103 @@ class TestSigterm:
         assert Run(tmp_path / "r").info.state == "lost"
 
 
+class TestInterruptions:
+    def test_a_handler_that_logs_anything_in_the_middle_of_any_call_never_hangs_and_loses_nothing(
+        self, tmp_path: Path, mode: str
+    ) -> None:
+        for trial in range(4):
+            root = tmp_path / str(trial)
+            out = python(
+                root,
+                mode,
+                """
+                log = opened(segment_bytes=30_000, fsync_interval_seconds=0.001)
+                handled = 0
+                def handler(number, frame):
+                    global handled
+                    log.log_metrics({"handler": handled}, step=handled)
+                    log.log_timing("handler", 0.5, step=handled)
+                    log.log_samples([{"prompt": "h"}], step=handled)
+                    log.mark("preempted", step=handled)
+                    handled += 1
+                    if handled < 60:
+                        signal.setitimer(signal.ITIMER_REAL, 0.0005)
+                signal.signal(signal.SIGALRM, handler)
+                signal.setitimer(signal.ITIMER_REAL, 0.0005)
+                number = 0
+                while handled < 60:
+                    log.log_metrics({"a": number}, step=number)
+                    log.log_samples([{"prompt": "p"}], step=-1)
+                    if number % 10 == 0:
+                        log.flush(fsync=number % 20 == 0)
+                    number += 1
+                print(number, log.close(60).ok)
+                """,
+            )
+            number, ok = out.split()
+            assert ok == "True"
+            assert logged(root) == list(range(int(number)))
+            assert sorted(logged(root, "handler")) == list(range(60))
+            samples = raw_rows(root / "r", "samples")
+            assert_dense(samples)
+            assert sorted(row["step"] for row in samples if row["prompt"] == "h") == list(range(60))
+            assert sum(row["prompt"] == "p" for row in samples) == int(number)
+            assert len(raw_rows(root / "r", "markers")) == len(raw_rows(root / "r", "timings")) == 60
+
+    def test_keyboard_interrupts_leave_whole_rows_and_no_gap(self, tmp_path: Path, mode: str) -> None:
+        out = python(
+            tmp_path,
+            mode,
+            """
+            log = opened(segment_bytes=20_000)
+            def handler(number, frame):
+                raise KeyboardInterrupt
+            signal.signal(signal.SIGALRM, handler)
+            signal.setitimer(signal.ITIMER_REAL, 0.003, 0.003)
+            calls = returned = interrupts = 0
+            while interrupts < 100:
+                try:
+                    while True:
+                        calls += 1
+                        log.log_metrics({"a": calls, "b": -calls}, step=calls)
+                        returned += 1
+                except KeyboardInterrupt:
+                    interrupts += 1
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            print(calls, returned, log.close(60).ok)
+            """,
+        )
+        calls, returned, ok = out.split()
+        assert ok == "True"
+        values = logged(tmp_path)
+        assert values == sorted(set(values))  # each once, in order
+        assert logged(tmp_path, "b") == [-value for value in values]
+        assert int(returned) <= len(values) <= int(calls)
+
+    def test_threads_log_side_by_side_each_in_its_order(self, tmp_path: Path, mode: str) -> None:
+        python(
+            tmp_path,
+            mode,
+            """
+            log = opened(segment_bytes=50_000, fsync_interval_seconds=0.01)
+            def work(index):
+                for number in range(300):
+                    log.log_metrics({f"t{index}": number}, step=number)
+                    if number % 100 == 0:
+                        log.log_samples([{"prompt": f"{index}", "response": "r" * 100_000}], step=number)
+            threads = [threading.Thread(target=work, args=(index,)) for index in range(6)]
+            [thread.start() for thread in threads]
+            [thread.join() for thread in threads]
+            assert log.close(60).ok
+            """,
+        )
+        for index in range(6):
+            assert logged(tmp_path, f"t{index}") == list(range(300))
+            steps = [row["step"] for row in raw_rows(tmp_path / "r", "samples") if row["prompt"] == str(index)]
+            assert steps == [0, 100, 200]
+        assert verify(tmp_path / "r").ok
+
+
 class TestChildren:
     def test_a_fork_that_leaves_at_once_is_its_parents_rank_and_takes_nothing_with_it(
         self, tmp_path: Path, mode: str
