@@ -10,13 +10,14 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rl_eventlog import Run
 from rl_eventlog.reader import RunFiles
 from tests.support.bad_disk_runs import MODES, Mode, assert_calls, log_calls, markers, opened, rows_in
-from tests.support.disks import filled, small_tmpfs
+from tests.support.disks import filled, small_tmpfs, until
 from tests.support.raw import open_rows
 
 pytestmark = pytest.mark.crash
@@ -40,13 +41,16 @@ class TestWhileTheDiskIsFull:
         log = opened(disk, mode, fallback_dir=spare)
         log_calls(log, 0, 50)
         log.flush()
+
+        def fallbacks() -> list[dict[str, Any]]:
+            return markers([log.path, spare / "r"], "fallback")
+
         with filled(disk):
             log_calls(log, 50, 100)
             log.flush()
             assert_calls([log.path, spare / "r"], 100)
-            (marker,) = [
-                fields for fields in markers([log.path, spare / "r"], "fallback") if fields["table"] == "metrics"
-            ]
+            until(lambda: any(fields["table"] == "metrics" for fields in fallbacks()))
+            (marker,) = [fields for fields in fallbacks() if fields["table"] == "metrics"]
             path = Path(marker.pop("path"))
             assert path.is_relative_to(spare / "r" / "events" / "metrics")
             first = next(open_rows(path))["seq"]
