@@ -35,8 +35,8 @@ types: $(READY)  ## mypy strict over code and tests
 contracts: $(READY)  ## import-linter: who may import whom
 	$(BIN)/lint-imports
 
-tests: $(READY)  ## pytest alone
-	$(BIN)/python -m pytest
+tests: $(READY)  ## pytest alone, in two processes
+	$(BIN)/python -m pytest -n 2
 
 format: $(READY)  ## let ruff format and fix
 	$(BIN)/ruff check --fix .

@@ -32,6 +32,7 @@ from .arrays import build_array, build_scalar
 from .same import same_rows
 
 _SEQS_A_BLOCK = 1 << 14
+_ROWS_A_GROUP = 1 << 17  # a seal's memory is that of its segment and a few row groups
 _POSITION_COLUMNS = ("name", "axis", "axis_value", "step")
 
 
@@ -77,7 +78,9 @@ def write_sealed(folder: Path, rows: pa.Table, span: Span, number: int, table: s
         return publish(
             folder,
             lambda digest: sealed_name(identity.writer, number, span.first, span.last, digest),
-            lambda path: pq.write_table(sealed.replace_schema_metadata(metadata), path, **encodings(sealed.schema)),
+            lambda path: pq.write_table(
+                sealed.replace_schema_metadata(metadata), path, row_group_size=_ROWS_A_GROUP, **encodings(sealed.schema)
+            ),
             lambda path: check_rows(path, [sealed]),
         )
     except pa.ArrowException as error:
@@ -202,13 +205,15 @@ def check_rows(path: Path, blocks: Iterable[pa.Table]) -> None:
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
         group = 0
         for block in blocks:
-            groups, size = [], 0
-            while size < block.num_rows and group < file.num_row_groups:
-                groups.append(group)
-                size += file.metadata.row_group(group).num_rows
+            offset = 0
+            while offset < block.num_rows and group < file.num_row_groups:
+                found = file.read_row_group(group)
+                if not same_rows(found, block.slice(offset, found.num_rows)):
+                    raise SegmentError(path, "its rows did not read back as they were written")
+                offset += found.num_rows
                 group += 1
-            if not same_rows(file.read_row_groups(groups), block):
-                raise SegmentError(path, "its rows did not read back as they were written")
+            if offset < block.num_rows:
+                raise SegmentError(path, "rows that were written did not read back")
         if group != file.num_row_groups:
             raise SegmentError(path, "it holds more rows than were written")
 
