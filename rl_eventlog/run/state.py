@@ -108,9 +108,9 @@ def _by_beat(facts: WriterFacts, now: datetime, thresholds: Thresholds) -> Judge
         return Judgement("lost", f"process {facts.pid} is gone and wrote no end{_inside(facts)}")
     silence = now - last_sign(facts)
     if silence > thresholds.lost_after:
-        return Judgement("lost", f"no heartbeat for {silence.total_seconds():.0f} s{_inside(facts)}")
+        return Judgement("lost", f"no heartbeat for {_duration(silence.total_seconds())}{_inside(facts)}")
     if silence.total_seconds() > thresholds.missed_beats * facts.beat_seconds:
-        return Judgement("stalled", f"no heartbeat for {silence.total_seconds():.0f} s{_inside(facts)}")
+        return Judgement("stalled", f"no heartbeat for {_duration(silence.total_seconds())}{_inside(facts)}")
     return Judgement("running", "beats")
 
 
@@ -120,8 +120,16 @@ def _by_calls(facts: WriterFacts, *, limit: float, excused: bool) -> Judgement |
         return None
     if excused:
         because = "another rank of its role is behind or silent"
-        return Judgement("waiting", f"no call for {idle:.0f} s, {because}{_inside(facts)}")
-    return Judgement("stalled", f"no call for {idle:.0f} s, and no rank of its role is behind it{_inside(facts)}")
+        return Judgement("waiting", f"no call for {_duration(idle)}, {because}{_inside(facts)}")
+    because = "and no rank of its role is behind it"
+    return Judgement("stalled", f"no call for {_duration(idle)}, {because}{_inside(facts)}")
+
+
+def _duration(seconds: float) -> str:
+    """In seconds as long as a person can read them."""
+    if seconds < 600:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _inside(facts: WriterFacts) -> str:

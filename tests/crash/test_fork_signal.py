@@ -268,13 +268,18 @@ class TestSignals:
         out = python(
             tmp_path,
             """
-            signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+            armed = False  # one interrupt a round: a second one would leave this loop
             def handler(number, frame):
-                raise KeyboardInterrupt
+                global armed
+                if armed:
+                    armed = False
+                    raise KeyboardInterrupt
             signal.signal(signal.SIGALRM, handler)
+            signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
             acknowledged = interrupts = 0
             while interrupts < 100:
                 try:
+                    armed = True
                     while True:
                         log.log_metrics({"a": acknowledged, "b": -acknowledged})
                         acknowledged += 1

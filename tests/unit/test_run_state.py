@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -143,3 +144,16 @@ def test_a_killed_process_is_dead_also_while_its_parent_has_not_asked_for_it() -
 def test_on_another_host_or_boot_nothing_is_proven(other: dict[str, Any]) -> None:
     assert not is_provably_dead(here(os.getpid(), 1, **other))
     assert not is_provably_dead(here(os.getpid(), None))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(599.4, "599 s"), (601.0, "10 min"), (7000.0, "117 min"), (86_400.0, "24.0 h")]
+)
+def test_silence_is_told_in_a_unit_that_can_be_read_and_with_what_the_rank_was_timing(
+    seconds: float, words: str
+) -> None:
+    silent = rank(age=seconds)
+    beat = Beat(NOW - timedelta(seconds=seconds), 5, 0.0, ("generation", "step"), 0, 0)
+    for facts, end in ((silent, ""), (replace(silent, beat=beat), "; it was timing generation, step")):
+        (found,) = judge([facts], now=NOW, thresholds=Thresholds(), step_seconds=lambda: None)
+        assert found.reason == f"no heartbeat for {words}{end}"
