@@ -240,9 +240,7 @@ def test_rows_under_a_fallback_folder_are_named_until_they_are_home(tmp_path: Pa
     path = killed_writer(tmp_path)
     with opened(tmp_path, launch_id="two") as log:
         log.log_metrics({"loss": 1.0}, step=5)
-        log.mark(
-            "fallback", host="node-7", path="/scratch/r/x-1.arrows", table="metrics", first_seq=1
-        )
+        log.mark("fallback", host="node-7", path="/scratch/r/x-1.arrows", table="metrics", first_seq=1)
         log.mark("fallback", table="metrics", first_seq="none")
         log.mark("fallback", host="node-7", path="/elsewhere", table="metrics", first_seq=0)
         assert only(path, "fallback").severity == "warning"
