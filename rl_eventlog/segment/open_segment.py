@@ -148,10 +148,22 @@ class OpenSegment:
         self._write(data, next_seq - self.first_seq)
 
     def close(self) -> None:
-        """Close the file; the segment stays open in the sense of the format."""
+        """Close the file; the segment stays open in the sense of the format.
+
+        Raises:
+            OSError: the file system says only now that it could not write. The file is closed.
+        """
         if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+            fd, self.fd = self.fd, -1
+            os.close(fd)
+
+    def reopen(self) -> None:
+        """Open the file again, to be read by `take_over` of another segment.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        self.fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
 
     def _write(self, data: bytes | bytearray, rows: int) -> int:
         size, next_seq = self._position

@@ -53,13 +53,15 @@ class Job:
         """Encode and write; the reason where the file system does not take more, to be called again."""
         if self._batches is None:
             self._batches = iter(self._encode())
-        while batch := self._batch or next(self._batches, None):
-            self._batch = batch
-            if error := self.table.try_append(batch):
+        while True:
+            if self._batch is None:
+                self._batch = next(self._batches, None)
+            if self._batch is None:
+                return None
+            if error := self.table.try_append(self._batch):
                 return error
+            self.rows -= self._batch.num_rows
             self._batch = None
-            self.rows -= batch.num_rows
-        return None
 
 
 class Deferred:

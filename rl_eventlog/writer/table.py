@@ -241,7 +241,8 @@ class Table:
     def abandon(self) -> None:
         """Drop the file without writing: it belongs to the parent of this forked process."""
         if self._segment:
-            self._segment.close()
+            with suppress(OSError):
+                self._segment.close()
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:
@@ -361,8 +362,10 @@ class Table:
             return
         self._next_seq = segment.next_seq
         self._segment = None
-        with suppress(OSError):  # a failed close loses nothing that the kernel has acknowledged
+        try:
             segment.close()
+        except OSError as error:
+            self._save_closed(segment, error)
         self._hand_over(segment)
 
     def _hand_over(self, segment: OpenSegment) -> None:
@@ -374,7 +377,8 @@ class Table:
         self._rotated(Rotated(self.name, number, segment.path, Span(segment.first_seq, segment.next_seq - 1)))
 
     def _discard(self, segment: OpenSegment) -> None:
-        segment.close()
+        with suppress(OSError):
+            segment.close()
         with suppress(OSError):
             segment.path.unlink()
 
@@ -403,7 +407,8 @@ class Table:
                 return
             logger.warning("rl-eventlog writes %s anew: it was removed", segment.path)
             self._begin(self._somewhere(copy_all))
-        segment.close()
+        with suppress(OSError):
+            segment.close()
 
     def _save(self, segment: OpenSegment, error: OSError) -> None:
         """Write the rows that an fsync did not put on the disk elsewhere, and fsync them there.
@@ -427,6 +432,17 @@ class Table:
             self._end_segment()
             self._begin(copy)
             self._on_disk = (copy.size, copy.next_seq)
+
+    def _save_closed(self, segment: OpenSegment, error: OSError) -> None:
+        """The same for a segment whose file could not be closed well, as NFS says what it could not write."""
+        logger.warning("rl-eventlog writes the last rows of %s anew: close failed: %s", segment.path, error)
+        with suppress(OSError):  # else its seal takes what can be read of it
+            segment.reopen()
+            copy = self._somewhere(lambda folder: self._copy(folder, segment, *self._on_disk, fsync=True))
+            copy.close()
+            self._hand_over(copy)
+        with suppress(OSError):
+            segment.close()
 
     def _copy(
         self, folder: Path, segment: OpenSegment, offset: int, first_seq: int, *, fsync: bool = False

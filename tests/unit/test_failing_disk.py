@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import logging
 import os
@@ -280,6 +281,35 @@ class TestFailedFsync:
         old.unlink()
         assert values(tmp_path) == [1, 2]
         log.close()
+
+    def test_a_failed_close_is_a_failed_fsync(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        log = enter(tmp_path, fsync_interval_seconds=3600, segment_seconds=3600)
+        log.log_metrics({"a": 1})
+        log.flush(fsync=True)
+        (old,) = tmp_path.rglob("*.arrows")
+        safe = old.stat().st_size
+        log.log_metrics({"a": 2})
+        real = os.close
+
+        def close(fd: int) -> None:
+            write = os.path.samestat(os.fstat(fd), old.stat()) and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_RDWR
+            real(fd)
+            if write:
+                raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+        assert log._session
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "close", close)
+            patch.setattr(log._session.rows._limits, "segment_seconds", 0.0)
+            log._session.rows.rotate_old()
+        os.truncate(old, safe)  # what the server has of it
+        assert values(tmp_path) == [1, 2]
+        assert "close failed" in caplog.text
+        log.log_metrics({"a": 3})
+        log.close()
+        assert values(tmp_path) == [1, 2, 3]
 
 
 class TestFallback:
