@@ -149,21 +149,25 @@ def test_many_kills_at_any_moment_lose_and_double_nothing(original: Path, rows: 
     assert set(kills(original, rows, tmp_path, 300)) >= set(STEPS[:3])
 
 
-def test_two_processes_at_once_are_harmless(original: Path, rows: dict[str, str], tmp_path: Path) -> None:
-    path = shutil.copytree(original, tmp_path / "r")
-    with start(path) as one, start(path) as other:
-        for child in (one, other):
-            begin(child)
-        for child in (one, other):
-            assert child.stdout
-            while (line := child.stdout.readline()) != "end\n":
-                assert line, "it failed"
-        kill(one)
-        kill(other)
-    check(path, rows)
-    compact(path, reclaim_covered=True, grace_seconds=0)
-    assert len(event_files(path)) == 3
-    check(path, rows)
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("rounds", [2, pytest.param(60, marks=pytest.mark.soak)])
+def test_three_processes_at_once_are_harmless(
+    original: Path, rows: dict[str, str], tmp_path: Path, rounds: int
+) -> None:
+    for trial in range(rounds):
+        path = shutil.copytree(original, tmp_path / str(trial) / "r")
+        with start(path) as one, start(path) as two, start(path) as three:
+            for child in (one, two, three):
+                begin(child)
+            for child in (one, two, three):
+                assert child.stdout
+                while (line := child.stdout.readline()) != "end\n":
+                    assert line, "it failed"
+                kill(child)
+        check(path, rows)
+        compact(path, reclaim_covered=True, grace_seconds=0)
+        assert len(event_files(path)) == 3
+        check(path, rows)
 
 
 LIVE = """

@@ -50,6 +50,17 @@ def test_verify_names_what_it_finds_with_status_1(tmp_path: Path) -> None:
     assert lines[-1].split(maxsplit=1) == ["gap", REMEDIES["gap"]]
 
 
+def test_verify_with_nothing_but_notes_is_well_with_status_0(tmp_path: Path) -> None:
+    path = killed_writer(tmp_path)
+    with EventWriter.open(tmp_path, run="r", role="trainer", rank=0, launch_id="two", capture_diff=False) as log:
+        log.log_metrics({"loss": 1.0}, step=9)
+    result = rleventlog("verify", path)
+    assert (result.status, result.err) == (0, "")
+    assert result.out.splitlines()[0].split() == ["r", "all", "is", "well"]
+    assert "no end" in result.out
+    assert rleventlog("verify", path, "--json").json()["ok"] is True
+
+
 def test_verify_json_is_what_the_documentation_says(tmp_path: Path) -> None:
     path = killed_writer(tmp_path)
     result = rleventlog("verify", path, "--json")
