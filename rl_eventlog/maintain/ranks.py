@@ -58,7 +58,8 @@ def find_in_clocks(files: RunFiles, now: datetime) -> Iterator[Finding]:
             .collect()
         )
         for writer, back in jumps.iter_rows():
-            yield Finding("warning", "clock", f"{table} of writer {writer}", f"its clock went back by {back}")
+            place = f"{table} of {name_of(files, writer)}"
+            yield Finding("warning", "clock", place, f"its clock went back by {back}")
     for facts in files.writers.values():
         sign = facts.end.ended if facts.end else last_sign(facts)
         if (ahead := sign - now) > CLOCK_JUMP:
@@ -75,6 +76,12 @@ def name(facts: WriterFacts) -> str:
     rank = facts.role if facts.rank is None else f"{facts.role} {facts.rank}"
     pid = "" if facts.pid is None else f", pid {facts.pid}"
     return f"{rank} on {facts.node}{pid} (writer {facts.writer})"
+
+
+def name_of(files: RunFiles, writer: str) -> str:
+    """The same by id: of a writer that entered after the look, no more is known."""
+    facts = files.writers.get(writer)
+    return f"writer {writer}" if facts is None else name(facts)
 
 
 def numbers(ranks: Iterable[int]) -> str:
@@ -122,7 +129,7 @@ def _fallbacks(run: Run) -> Iterator[Finding]:
         if away:
             gone = is_gone(files.writers.get(writer), assume_dead=False)
             detail = f"{table} from seq {first} on lie on {moved.get('host')}: {moved.get('path')}"
-            yield Finding("error" if gone else "warning", "fallback", name(files.writers[writer]), detail)
+            yield Finding("error" if gone else "warning", "fallback", name_of(files, writer), detail)
 
 
 def _same_ranks(files: RunFiles) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ from rl_eventlog.segment.sealed import file_digest
 
 from .findings import Finding, Severity
 from .gone import is_gone
-from .ranks import find_in_clocks, find_in_ranks
+from .ranks import find_in_clocks, find_in_ranks, name_of
 
 MIN_REPLICATED = 3
 """Different values before ranks that agree are taken for replicas."""
@@ -124,7 +124,7 @@ def _files(info: RunInfo, files: RunFiles) -> Iterator[Finding]:
         yield Finding("error", "file", str(problem.path), problem.reason)
     for gap in info.gaps:
         detail = f"seqs {gap.first} to {gap.last} are in no usable file"
-        yield Finding("error", "gap", f"{gap.table} of writer {gap.writer}", detail)
+        yield Finding("error", "gap", f"{gap.table} of {name_of(files, gap.writer)}", detail)
     for path in sorted((files.layout.writers / "compacted").glob("*.jsonl.zst")):
         if sha16(path.read_bytes()) != path.name.partition(".")[0]:
             yield Finding("error", "folded file", str(path), "its content does not match the digest in its name")
@@ -140,19 +140,19 @@ def _files(info: RunInfo, files: RunFiles) -> Iterator[Finding]:
 def _artifacts(run: Run) -> Iterator[Finding]:
     """Files under `artifacts/` that rows refer to."""
     rows = run.artifacts().filter(pl.col("sha256").is_not_null()).select("sha256", "name").unique("sha256")
-    for sha256, name in rows.sort("sha256").collect().iter_rows():
+    for sha256, of in rows.sort("sha256").collect().iter_rows():
         path = run.files.layout.artifact(sha256)
         try:
             if file_digest(path) != sha256:
-                yield Finding("error", "artifact", str(path), f"{name}: its content is not what was logged")
+                yield Finding("error", "artifact", str(path), f"{of}: its content is not what was logged")
         except OSError as error:
-            yield Finding("error", "artifact", str(path), f"{name}: it cannot be read: {error.strerror}")
+            yield Finding("error", "artifact", str(path), f"{of}: it cannot be read: {error.strerror}")
 
 
 def _merging(run: Run) -> Iterator[Finding]:
-    for kind, role, name, detail in run.warnings().iter_rows():
+    for kind, role, of, detail in run.warnings().iter_rows():
         severity: Severity = "note" if kind in _ONLY_WORDS else "warning"
-        yield Finding(severity, kind.replace("_", " "), " ".join(filter(None, (role, name))), detail)
+        yield Finding(severity, kind.replace("_", " "), " ".join(filter(None, (role, of))), detail)
 
 
 def _replicas(run: Run) -> Iterator[Finding]:
@@ -185,6 +185,6 @@ def _replicas(run: Run) -> Iterator[Finding]:
         .sort("role", "name")
         .collect()
     )
-    for role, name, ranks, points in found.iter_rows():
+    for role, of, ranks, points in found.iter_rows():
         detail = f"{ranks} ranks log the same at all {points} positions, and it is summed: replicas? see data_rank"
-        yield Finding("warning", "replicated sum", f"{role} {name}", detail)
+        yield Finding("warning", "replicated sum", f"{role} {of}", detail)

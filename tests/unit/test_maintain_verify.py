@@ -111,13 +111,33 @@ def test_every_cut_and_every_flip_of_a_sealed_file_is_found(tmp_path: Path) -> N
     assert verify(path).ok
 
 
+def test_a_writer_that_enters_during_the_look_is_named_by_its_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = killed_writer(tmp_path)
+    killed_writer(tmp_path, rank=1)
+    (segment, _) = (path / "events/metrics").glob("*/*.arrows")
+    flip(segment, segment.stat().st_size // 2)
+    late = segment.name.partition("-")[0]
+    read = RunFiles.open
+
+    def too_early(at: Path, *, digests: bool = False) -> RunFiles:
+        files = read(at, digests=digests)
+        del files.writers[late]
+        return files
+
+    monkeypatch.setattr(RunFiles, "open", too_early)
+    assert only(path, "gap").place == f"metrics of writer {late}"
+
+
 def test_a_sealed_file_that_is_gone_is_a_gap(tmp_path: Path) -> None:
     path = two_ranks(tmp_path)
     sealed = event_files(path, "*.parquet")
     sealed[-1].unlink()
     writer, seqs = sealed[-1].name.partition("-")[0], sealed[-1].name.split(".")[1].split("-")
     gap = only(path, "gap")
-    assert gap.place == f"{sealed[-1].parts[-3]} of writer {writer}"
+    assert gap.place.startswith(f"{sealed[-1].parts[-3]} of trainer 1 on ")
+    assert gap.place.endswith(f"(writer {writer})")
     assert gap.detail == f"seqs {seqs[0]} to {seqs[1]} are in no usable file"
     assert not verify(path).ok
 
@@ -286,7 +306,9 @@ def test_a_clock_that_went_back_is_named(tmp_path: Path) -> None:
     segment.append(earlier.select(segment.schema.names).combine_chunks().to_batches()[0])
     segment.close()
     clock = only(path, "clock")
-    assert (clock.severity, clock.place) == ("warning", f"metrics of writer {facts.writer}")
+    assert clock.severity == "warning"
+    assert clock.place.startswith("metrics of main 0 on ")
+    assert clock.place.endswith(f"(writer {facts.writer})")
     assert "0:03:00" in clock.detail
 
 

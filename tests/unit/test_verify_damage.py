@@ -63,11 +63,12 @@ class Original:
     def damaged(self) -> set[str]:
         """Tables in which something is found, and whether `verify` is content."""
         report = verify(self.path)
-        places = {
-            **{str(path): table for table, path in self.files.items()},
-            **{f"{table} of writer {path.name.partition('-')[0]}": table for table, path in self.files.items()},
+        places = {str(path): table for table, path in self.files.items()}
+        found = {
+            one.place.partition(" of ")[0] if one.kind == "gap" else places[one.place]
+            for one in report.findings
+            if one.kind in ("file", "gap", "torn tail")
         }
-        found = {places[one.place] for one in report.findings if one.kind in ("file", "gap", "torn tail")}
         assert not (found and report.ok)
         return found
 
