@@ -42,7 +42,7 @@ def train_while(log: EventWriter, flap: Callable[[int], None], seconds: float) -
         while not over.is_set():
             log.log_metrics({f"thread-{thread}": calls[thread], "both": 0.5}, step=calls[thread])
             calls[thread] += 1
-            time.sleep(0.0005)
+            time.sleep(0.003)  # slow enough that what waits stays within the memory for it
 
     threads = [threading.Thread(target=train, args=(number,)) for number in range(THREADS)]
     for thread in threads:
