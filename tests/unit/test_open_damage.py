@@ -109,6 +109,7 @@ def test_any_byte_flipped_costs_its_batch_alone_and_is_reported(original: Origin
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("table", TABLES)
 def test_every_cut_and_every_flip_of_every_table(tmp_path: Path, table: str) -> None:
     original = Original(tmp_path, table)

@@ -55,6 +55,7 @@ def test_a_sealed_file_cut_or_flipped_anywhere_is_named_and_gives_no_row(tmp_pat
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("table", TABLES)
 def test_every_cut_and_every_flip_of_every_table(tmp_path: Path, table: str) -> None:
     original = Original(tmp_path, table)
