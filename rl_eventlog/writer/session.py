@@ -201,17 +201,26 @@ class Session:
         """What `end` has not to wait for; goes on behind it where that takes longer."""
         if self.rows.waiting():
             self.rows.finish(None)
+        # before the seals: a copy that misses an open form which is sealed just then has the end to miss it by
+        lost = self._write_end(reason, counters)
         self.rows.seal_all()
+        if self.rows.rows_lost != lost:
+            self._write_end(reason, counters)
+        self.rows.remove_open_forms()
+        self._heartbeat.beat()
+        self._heartbeat.close()
+
+    def _write_end(self, reason: str, counters: Mapping[str, int]) -> dict[str, int]:
+        """Write the end record; the lost rows that it tells of."""
+        lost = dict(self.rows.rows_lost)
         end = {
             "writer": self.writer,
             "ended": time_text(now_utc()),
             "reason": text_of(reason),
             "last_seq": self.rows.last_seqs(),
-            "rows_lost": dict(self.rows.rows_lost),
+            "rows_lost": lost,
             "counters": self._counters(counters),
         }
         make_folder(self.layout.writers)  # someone may have removed it
         write_durably(self.layout.end(self.writer), encode_document(end))
-        self.rows.remove_open_forms()
-        self._heartbeat.beat()
-        self._heartbeat.close()
+        return lost

@@ -293,6 +293,7 @@ def test_a_bad_folder_is_reported_and_the_others_are_used(tmp_path: Path) -> Non
     (sealed,) = (tmp_path / "segment").glob("events/metrics/*/*.parquet")
     rows = pq.read_table(sealed)
     pq.write_table(rows.replace_schema_metadata({**rows.schema.metadata, b"rle.version": b"2.0"}), sealed)
+    sealed.rename(sealed.with_name(f"{sealed.name.rsplit('.', 2)[0]}.{file_digest(sealed)[:16]}.parquet"))
     (tmp_path / "no-run").mkdir()
     runs = Runs(tmp_path)
     assert runs.names == ["good", "segment"]
