@@ -14,6 +14,7 @@ import pytest
 from rl_eventlog import EventWriter, Run, Runs
 from rl_eventlog.errors import RunNotFoundError
 from rl_eventlog.schema import table as table_schema
+from rl_eventlog.segment.sealed import file_digest
 from tests.support import reduce_oracle as oracle
 from tests.support.rows import Writer
 
