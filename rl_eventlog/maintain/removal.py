@@ -5,6 +5,8 @@
   that order, two at once cannot remove each other's cover.
 - An open segment moreover needs proof that its writer is gone, and rest for the grace time; one with
   damage in it is evidence and stays. One without a whole batch has nothing to be covered.
+- A writer writes its end record before it seals what is left: while it may be at that, its open
+  segments are its own, whatever the grace time.
 - Killed anywhere, it leaves files that count by the coverage rule; run again, it goes on.
 """
 
@@ -17,8 +19,9 @@ from pathlib import Path
 from rl_eventlog.durable import temporary_path
 from rl_eventlog.errors import SegmentError
 from rl_eventlog.layout import TEMPORARY_PREFIX, RunLayout, SegmentName
-from rl_eventlog.reader import RunFiles
+from rl_eventlog.reader import RunFiles, WriterFacts
 from rl_eventlog.reader.segments import look
+from rl_eventlog.run import is_provably_dead
 from rl_eventlog.schema import TABLES
 from rl_eventlog.segment.coverage import Candidate, in_order
 from rl_eventlog.segment.sealed import check_digest
@@ -28,6 +31,7 @@ from .gone import is_gone
 from .opened import as_candidate, open_files, read_own
 
 GRACE_SECONDS = 15 * 60.0
+_CLOSING_SECONDS = 15 * 60.0
 _TEMPORARY_SECONDS = 24 * 3600.0
 _TEMPORARY_PLACES = ("", "launches/", "writers/", "writers/compacted/", "events/*/*/", "artifacts/", "artifacts/*/")
 
@@ -113,7 +117,11 @@ class _Removal:
     def opened(self, *, assume_dead: bool) -> None:
         """Remove open segments of writers that are gone."""
         for path, name in open_files(self._files, self._table, with_empty=True):
-            if not is_gone(self._files.writers.get(name.writer or ""), assume_dead=assume_dead):
+            facts = self._files.writers.get(name.writer or "")
+            if facts is None or not is_gone(facts, assume_dead=assume_dead):
+                continue
+            if self._may_be_closing(facts):
+                self._reclaimed.waiting.append(path)
                 continue
             try:
                 content = read_own(self._files, self._table, path) if path.stat().st_size else None
@@ -123,6 +131,14 @@ class _Removal:
                 self._remove_at_rest(path)
             elif not content.damage:
                 self._remove_if_covered(as_candidate(content))
+
+    def _may_be_closing(self, facts: WriterFacts) -> bool:
+        if facts.end is None or is_provably_dead(facts):
+            return False
+        try:
+            return self._ages.seconds(self._files.layout.end(facts.writer)) < _CLOSING_SECONDS
+        except FileNotFoundError:  # it was folded, or a copy lacks it
+            return False
 
     def _remove_at_rest(self, path: Path) -> None:
         """Remove an open segment whose writer was killed before its first row was whole."""

@@ -198,13 +198,17 @@ def test_beside_a_live_run_nothing_is_lost_and_verify_is_content_all_the_time(
     ) as child:
         assert child.stdout
         writer = child.stdout.readline().strip()
-        for _ in range(rounds):
+        assert child.stdin
+        for left in reversed(range(rounds)):
+            if left == 1:  # it closes meanwhile
+                child.stdin.write("end\n")
+                child.stdin.flush()
             for command in (seal, compact):
                 command(path, reclaim_covered=True, assume_dead=True, grace_seconds=0)
             report = verify(path)
             assert report.ok, report.findings
             assert {finding.kind for finding in report.findings} <= {"no end", "torn tail"}
-        steps, ok = child.communicate("end\n")[0].split()
+        steps, ok = child.communicate()[0].split()
     assert (ok, int(steps) > 100) == ("True", True)
     for command in (seal, compact):
         command(path, reclaim_covered=True, grace_seconds=0)
@@ -215,3 +219,42 @@ def test_beside_a_live_run_nothing_is_lost_and_verify_is_content_all_the_time(
     for table in TABLES:
         others = sorted(key for key in every_row(path, table) if key[0] != writer)
         assert repr(others) == rows[table]
+
+
+CLOSE = """
+import sys
+from rl_eventlog import EventWriter
+log = EventWriter.open(sys.argv[1], run="r", rank=0, capture_diff=False, segment_bytes=1)
+for step in range(60):
+    log.log_metrics({"loss": float(step)}, step=step)
+    log.log_timing("training", 0.5, step=step)
+print(log.writer_id, flush=True)
+sys.stdin.readline()
+report = log.close(60)
+print(report.ok, len(report.left_open), flush=True)
+"""
+
+
+def test_a_writer_that_has_ended_and_still_seals_is_not_disturbed(tmp_path: Path) -> None:
+    """Its end record comes before its seals: everybody may seal what it left from then on, and remove it later."""
+    with subprocess.Popen(
+        [sys.executable, "-c", CLOSE, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdin
+        assert child.stdout
+        path = tmp_path / "r"
+        end = path / "writers" / f"{child.stdout.readline().strip()}.end.json"
+        child.stdin.write("close\n")
+        child.stdin.flush()
+        while not end.exists():
+            assert child.poll() is None
+        for command in (seal, compact, compact):
+            command(path, reclaim_covered=True, grace_seconds=0)
+            report = verify(path)
+            assert report.ok, report.findings
+        said = child.communicate()[0]
+    assert said == "True 0\n"
+    compact(path, reclaim_covered=True, grace_seconds=0)
+    assert verify(path).findings == ()
+    assert len(event_files(path)) == 2
+    assert Run(path).metrics("loss").collect()["value"].to_list() == list(range(60))

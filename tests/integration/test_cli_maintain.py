@@ -165,7 +165,7 @@ def test_what_is_covered_and_too_young_is_told(tmp_path: Path) -> None:
     result = rleventlog("seal", path, "--reclaim")
     assert result.status == 0
     assert "0 removed" in result.out
-    assert result.err == "3 more can go once they and what covers them are 15 min old: call again then\n"
+    assert result.err == "3 more can go in 15 min, when nobody needs them any more: call again then\n"
     assert len(event_files(path, "*.arrows")) == 3
 
 

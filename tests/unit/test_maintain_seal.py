@@ -102,6 +102,22 @@ def test_a_segment_that_was_open_when_its_writer_ended_is_sealed(
     assert verify(log.path).ok
 
 
+def test_the_open_segments_of_a_writer_that_ended_a_moment_ago_are_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be sealing them, after its end record; its process lives."""
+    log = EventWriter.open(tmp_path, run="r", rank=0, capture_diff=False)
+    log.log_metrics({"loss": 1.0}, step=0)
+    (segment,) = opens(log.path)
+    whole = segment.read_bytes()
+    log.close()
+    segment.write_bytes(whole)  # as before its last step
+    report = seal(log.path, reclaim_covered=True, assume_dead=True, grace_seconds=0)
+    assert (report.sealed, report.removed, report.waiting) == ((), (), (segment,))
+    monkeypatch.setattr(removal, "_CLOSING_SECONDS", 0.0)
+    assert seal(log.path, reclaim_covered=True, grace_seconds=0).removed == (segment,)
+
+
 def test_reclaim_removes_the_open_form_once_the_sealed_one_is_old_enough(run: Path) -> None:
     before, left = results(run), opens(run)
     report = seal(run, reclaim_covered=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rl_eventlog_cli import output
+from rl_eventlog_cli.options import GRACE_SECONDS
 
 _FILES_LISTED = 20
 
@@ -25,5 +26,5 @@ def show_reclaimed(removed: Sequence[Path], waiting: Sequence[Path], *, reclaim:
         return
     show_files("removed", removed)
     if waiting:
-        age = output.duration(grace_seconds)
-        output.words(f"{len(waiting):,} more can go once they and what covers them are {age} old: call again then")
+        wait = output.duration(max(grace_seconds, GRACE_SECONDS))
+        output.words(f"{len(waiting):,} more can go in {wait}, when nobody needs them any more: call again then")
