@@ -12,14 +12,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from rl_eventlog.errors import SegmentError
 from rl_eventlog.layout import compacted_name
 from rl_eventlog.schema import table as table_schema
 from rl_eventlog.types import FORMAT_VERSION, Span
 
-from .sealed import check_rows, contents_metadata, encodings, publish
+from .sealed import check_rows, contents_metadata, parquet_writer, publish
 
 GROUP_ROWS = 131_072
 """Rows in a row group: since blocks are sorted by name, a reader of few names skips most of them."""
@@ -63,7 +62,7 @@ def write_compacted(
 
     def write(temporary: Path) -> None:
         summary = _Summary()
-        with pq.ParquetWriter(temporary, schema, **encodings(schema)) as writer:
+        with parquet_writer(temporary, schema) as writer:
             for block in blocks():
                 summary.add(block)
                 writer.write_table(block, row_group_size=GROUP_ROWS)

@@ -134,12 +134,14 @@ class OpenSegment:
         """Write the rows of another segment of this writer and table.
 
         Args:
-            other: the segment.
+            other: the segment; if it is closed, it is open for reading afterwards.
             offset: where to begin in it: 0, or the end of a message. Its row there has `first_seq`.
 
         Raises:
             OSError: they could not be read or written; nothing of them stays.
         """
+        if other.fd < 0:
+            other.fd = os.open(other.path, os.O_RDONLY | os.O_CLOEXEC)
         start = max(offset, len(other.schema_message))
         size, next_seq = other._position
         data = os.pread(other.fd, size - start, start)
@@ -156,14 +158,6 @@ class OpenSegment:
         if self.fd >= 0:
             fd, self.fd = self.fd, -1
             os.close(fd)
-
-    def reopen(self) -> None:
-        """Open the file again, to be read by `take_over` of another segment.
-
-        Raises:
-            OSError: it cannot be opened.
-        """
-        self.fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
 
     def _write(self, data: bytes | bytearray, rows: int) -> int:
         size, next_seq = self._position

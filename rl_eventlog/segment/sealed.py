@@ -11,8 +11,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -78,13 +78,30 @@ def write_sealed(folder: Path, rows: pa.Table, span: Span, number: int, table: s
         return publish(
             folder,
             lambda digest: sealed_name(identity.writer, number, span.first, span.last, digest),
-            lambda path: pq.write_table(
-                sealed.replace_schema_metadata(metadata), path, row_group_size=_ROWS_A_GROUP, **encodings(sealed.schema)
-            ),
+            lambda path: _write(path, sealed.replace_schema_metadata(metadata)),
             lambda path: check_rows(path, [sealed]),
         )
     except pa.ArrowException as error:
         raise SegmentError(folder, f"{table} {span.first} to {span.last} cannot be sealed: {error}") from error
+
+
+def _write(path: Path, rows: pa.Table) -> None:
+    with parquet_writer(path, rows.schema) as writer:
+        writer.write_table(rows, row_group_size=_ROWS_A_GROUP)
+
+
+@contextmanager
+def parquet_writer(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
+    """A writer with the encodings of the format. One that failed does not try again when it is collected."""
+    writer = pq.ParquetWriter(path, schema, **_encodings(schema))
+    try:
+        yield writer
+        writer.close()
+    except BaseException:
+        writer.is_open = False
+        with suppress(OSError):
+            writer.file_handle.close()
+        raise
 
 
 def publish(
@@ -282,7 +299,7 @@ def _equals_next(column: pa.Array) -> pa.Array:
     return pc.coalesce(pc.equal(left, right), pc.and_(pc.is_null(left), pc.is_null(right)))
 
 
-def encodings(schema: pa.Schema) -> dict[str, object]:
+def _encodings(schema: pa.Schema) -> dict[str, object]:
     """zstd; dictionary for strings, deltas for integers and times, split bytes for floats; page checksums."""
     dictionary: list[str] = []
     encoding: dict[str, str] = {}

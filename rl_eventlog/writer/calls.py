@@ -482,11 +482,12 @@ class LogCalls(ABC):
             try:
                 row = artifact.store(session.layout)
             except OSError as error:
-                self._skips.skip("artifacts not stored", text_of(error.filename or artifact.name), text_of(error))
+                self._skips.skip("artifacts not stored", artifact.name, text_of(error))
+                session.rows.rows_lost["artifacts"] += 1
                 return []
             return [row_batch("artifacts", {"step": position.step, "time": position.time_us, **row})]
 
-        if size > BIG_BYTES:
+        if size > BIG_BYTES or session.rows.queued:  # its own fsync may stall
             session.rows.defer("artifacts", encode, rows=1, size=memory)
         else:
             for batch in encode():

@@ -203,7 +203,7 @@ class EventWriter(LogCalls):
             return
         session.rows.flush()
         if fsync:
-            session.rows.fsync()
+            session.rows.fsync(again=True)
 
     def close(self, timeout: float = 5.0, *, reason: str = "finished") -> CloseReport:
         """Seal all segments and write the end record. A second call returns the first report.

@@ -1,4 +1,4 @@
-"""The thread behind a writer: heartbeat, fsync, rotation by age, sealing. It never enters the training.
+"""The threads behind a writer: heartbeat; fsync, rotation by age, sealing. They never enter the training.
 
 The training's call never waits for it, and it does not have to end for the process to end: what it
 did not seal stays open, which is a valid end.
@@ -53,12 +53,13 @@ class Background:
         failures: jobs that failed so far; the first is named in the log.
     """
 
-    def __init__(self, jobs: Sequence[Callable[[], None]], interval_seconds: float) -> None:
+    def __init__(self, name: str, jobs: Sequence[Callable[[], None]], interval_seconds: float) -> None:
+        """Start the thread, of that name."""
         self.failures = 0
         self._jobs = jobs
         self._interval = interval_seconds
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="rl-eventlog", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def stop(self, timeout_seconds: float) -> bool:

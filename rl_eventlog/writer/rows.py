@@ -37,6 +37,7 @@ class RowStore:
 
     Attributes:
         rows_lost: rows that were dropped, or could not be written, by table.
+        queued: whether a thread writes.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class RowStore:
         self.places = places
         self.rows_lost: Counter[str] = Counter()
         self._limits = limits
-        self._queued = budget_seconds is not None
+        self.queued = budget_seconds is not None
         self._raise_errors = raise_errors
         self._tables: dict[str, Table] = {}
         self._finished = False
@@ -78,7 +79,7 @@ class RowStore:
         if state is None:
             self._check_open()
             state = self._table(table)
-        if self._queued:
+        if self.queued:
             self._append_queued(state, rows)
         else:
             state.append(rows)
@@ -134,8 +135,11 @@ class RowStore:
             if not queue.join(None, patient=False) and (error := queue.error):
                 raise OSError(error.errno, f"{sum(self.waiting().values())} rows wait in memory: {error.strerror}")
 
-    def fsync(self) -> None:
+    def fsync(self, *, again: bool = False) -> None:
         """Put every row that is with the kernel on the disk, in files that are still where they belong.
+
+        Args:
+            again: try once more what failed and costs much to try.
 
         Raises:
             OSError: the disk refused; the rows stay with the kernel.
@@ -146,7 +150,7 @@ class RowStore:
                 table.fsync()
             except OSError as error:  # the others' rows are as dear
                 failed = error
-        self._sealing.fsync()
+        self._sealing.fsync(again=again)
         if failed:
             raise failed
 
@@ -204,7 +208,12 @@ class RowStore:
         with self._making:
             if name not in self._tables:
                 self._tables[name] = Table(
-                    name, self.places, self._limits, rotated=self._sealing.add, refused=self._refused
+                    name,
+                    self.places,
+                    self._limits,
+                    rotated=self._sealing.add,
+                    distrusted=self._sealing.distrust,
+                    refused=self._refused,
                 )
             return self._tables[name]
 

@@ -40,22 +40,44 @@ class Sealing:
         self._to_seal: deque[Rotated] = deque()
         self._unsealed: list[Rotated] = []  # their seal failed
         self._sealed: deque[tuple[float, Path]] = deque()
+        self._on_disk: set[Path] = set()  # of those that are not sealed
+        self._untrusted: dict[Path, OSError] = {}  # their fsync failed: the next one would say all is well
         self._lock = threading.Lock()
 
     def add(self, rotated: Rotated) -> None:
         """Take a segment that got its last row."""
+        if rotated.on_disk:
+            self._on_disk.add(rotated.path)
         self._to_seal.append(rotated)
 
-    def fsync(self) -> None:
-        """Put the open forms on the disk.
+    def distrust(self, path: Path, error: OSError) -> None:
+        """Hear that an fsync of a segment failed: only its seal can put its rows on the disk."""
+        self._untrusted[path] = error
+
+    def fsync(self, *, again: bool) -> None:
+        """Put the rows on the disk, in the open forms or by sealing them now.
+
+        Args:
+            again: also seal once more what could not be sealed.
 
         Raises:
-            OSError: the disk refused; sealing them writes their rows again.
+            OSError: the disk refused both.
         """
         for rotated in (*self._to_seal, *self._unsealed):
-            with suppress(FileNotFoundError):  # sealed and removed meanwhile
+            if rotated.path in self._on_disk or rotated.path in self._untrusted:
+                continue
+            try:
                 fsync_file(rotated.path)
                 fsync_folder(rotated.path.parent)  # it may have been rotated before its first fsync
+                self._on_disk.add(rotated.path)
+            except FileNotFoundError:  # sealed and removed meanwhile
+                continue
+            except OSError as error:
+                self.distrust(rotated.path, error)
+        if self._untrusted:
+            self.seal(again=again)
+        if failed := list(self._untrusted.values()):
+            raise failed[0]
 
     def seal(self, *, again: bool = False) -> None:
         """Seal what is finished, and remove open forms whose grace time is over.
@@ -71,6 +93,8 @@ class Sealing:
                 rotated = self._to_seal[0]
                 if self._seal(rotated):
                     self._sealed.append((time.monotonic(), rotated.path))
+                    self._on_disk.discard(rotated.path)
+                    self._untrusted.pop(rotated.path, None)
                 else:
                     self._unsealed.append(rotated)
                 self._to_seal.popleft()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -146,19 +147,19 @@ class Session:
         )
         self.plans = MetricPlans(registration.identity, skips)
         self._activity = activity
-        self._beat_seconds = options.beat_seconds
-        self._next_beat = 0.0
         self._heartbeat = Heartbeat(self.layout.beat(self.writer), self._describe)
         self._background = Background(
-            (self.rows.fsync, self.rows.rotate_old, self.rows.seal, self._beat_if_due),
-            min(options.fsync_seconds, options.beat_seconds),
+            "rl-eventlog", (self.rows.fsync, self.rows.rotate_old, self.rows.seal), options.fsync_seconds
         )
+        # of its own: a file system that stalls an fsync may still take a beat
+        self._beats = Background("rl-eventlog-beat", (self._heartbeat.beat,), options.beat_seconds)
 
     def end(self, timeout_seconds: float, reason: str, counters: Mapping[str, int]) -> CloseReport:
         """Take no more rows, seal, write the end record, and say what there is."""
         deadline = time.monotonic() + timeout_seconds
         idle = self.rows.finish(timeout_seconds)
         self._background.stop((deadline - time.monotonic()) / 2 if idle else 0.0)
+        self._beats.stop((deadline - time.monotonic()) / 2 if idle else 0.0)
         ended = call_within(lambda: self._complete(reason, counters), max(0.0, deadline - time.monotonic()))
         rows = {table: last + 1 for table, last in self.rows.last_seqs().items()}
         return CloseReport(
@@ -176,11 +177,6 @@ class Session:
         self.rows.abandon()
         self._heartbeat.close()
 
-    def _beat_if_due(self) -> None:
-        if time.monotonic() >= self._next_beat:
-            self._next_beat = time.monotonic() + self._beat_seconds
-            self._heartbeat.beat()
-
     def _describe(self) -> dict[str, Any]:
         return {
             "writer": self.writer,
@@ -192,7 +188,7 @@ class Session:
     def _counters(self, counters: Mapping[str, int]) -> dict[str, int]:
         own = {
             "plans evicted": self.plans.evictions,
-            "background jobs failed": self._background.failures,
+            "background jobs failed": self._background.failures + self._beats.failures,
             "writes over 100 ms": self.rows.slow_writes(),
         }
         return {**counters, **{name: times for name, times in own.items() if times}}
@@ -202,9 +198,11 @@ class Session:
         if self.rows.waiting():
             self.rows.finish(None)
         # before the seals: a copy that misses an open form which is sealed just then has the end to miss it by
-        lost = self._write_end(reason, counters)
+        told: dict[str, int] | None = None
+        with suppress(OSError):  # tried again below
+            told = self._write_end(reason, counters)
         self.rows.seal_all()
-        if self.rows.rows_lost != lost:
+        if self.rows.rows_lost != told:
             self._write_end(reason, counters)
         self.rows.remove_open_forms()
         self._heartbeat.beat()

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import random
@@ -64,6 +65,8 @@ class Rotated:
     path: Path
     span: Span
     """Seqs that were written to it."""
+    on_disk: bool
+    """Whether all of it is on the disk, here or in a later segment."""
 
 
 class Moved(NamedTuple):
@@ -91,6 +94,7 @@ class Table:
         limits: Limits,
         *,
         rotated: Callable[[Rotated], None],
+        distrusted: Callable[[Path, OSError], None],
         refused: Callable[[Table, Rows, OSError | None], None],
     ) -> None:
         """Make a table without rows.
@@ -100,6 +104,7 @@ class Table:
             places: where its segments lie.
             limits: when they are rotated.
             rotated: told each segment that ended with rows in it.
+            distrusted: told of such a segment that an fsync of it failed.
             refused: given rows that the file system does not take, and why; None where rows before them wait.
         """
         self.name = name
@@ -111,6 +116,7 @@ class Table:
         self._limits = limits
         self._rotation_bytes = limits.segment_bytes * limits.jitter
         self._rotated = rotated
+        self._distrusted = distrusted
         self._refused = refused
         self._segment: OpenSegment | None = None
         self._opened = 0.0
@@ -180,7 +186,9 @@ class Table:
         Raises:
             OSError: the disk refused and so did every other place; the rows stay with the kernel.
         """
-        self._restore_removed()
+        segment = self._segment
+        if segment is not None and not self._is_there(segment):
+            self._go_on_elsewhere(segment, FileNotFoundError(errno.ENOENT, "it was removed"))
         with self._lock:  # on a descriptor of our own: a rotation may close the segment's meanwhile
             segment = self._segment
             if segment is None or (segment.size == self._on_disk[0] and not self._unsafe):
@@ -196,7 +204,7 @@ class Table:
         finally:
             os.close(fd)
         if error is not None:
-            self._save(segment, error)
+            self._go_on_elsewhere(segment, error)
             return
         with self._lock:
             if self._segment is segment:
@@ -230,8 +238,6 @@ class Table:
             self._closed = True
             if self._busy:
                 return False
-            with suppress(OSError):
-                self._restore_removed()
             with self._at_work():
                 self._end_segment()
         finally:
@@ -362,19 +368,28 @@ class Table:
             return
         self._next_seq = segment.next_seq
         self._segment = None
+        there = self._is_there(segment)
+        problem = self._close(segment) if there else FileNotFoundError(errno.ENOENT, "it was removed")
+        saved = problem is not None and self._save(segment, problem, there=there)
+        if there or not saved:
+            self._hand_over(segment, on_disk=saved or segment.size == self._on_disk[0])
+
+    def _close(self, segment: OpenSegment) -> OSError | None:
+        """Close the file; what went wrong, as NFS says here what it could not write."""
         try:
             segment.close()
         except OSError as error:
-            self._save_closed(segment, error)
-        self._hand_over(segment)
+            return error
+        return None
 
-    def _hand_over(self, segment: OpenSegment) -> None:
+    def _hand_over(self, segment: OpenSegment, *, on_disk: bool) -> None:
         if not segment.rows:
             with suppress(OSError):
                 segment.path.unlink()
             return
         number = int(segment.path.stem.rpartition("-")[2])
-        self._rotated(Rotated(self.name, number, segment.path, Span(segment.first_seq, segment.next_seq - 1)))
+        span = Span(segment.first_seq, segment.next_seq - 1)
+        self._rotated(Rotated(self.name, number, segment.path, span, on_disk))
 
     def _discard(self, segment: OpenSegment) -> None:
         with suppress(OSError):
@@ -388,66 +403,58 @@ class Table:
             logger.warning("rl-eventlog waited %.2f s for a write under %s (further ones are counted)", seconds, home)
         self.slow_writes += 1
 
-    def _restore_removed(self) -> None:
-        """Rows of a segment whose file was removed go to a new one, with the same seqs."""
-        segment = self._segment
+    def _is_there(self, segment: OpenSegment) -> bool:
+        """Whether its path leads to it; one that cannot be asked is gone."""
         try:
-            if segment is None or segment.in_place():
-                return
+            return segment.in_place()
         except OSError:
-            if self._segment is not segment:  # rotated meanwhile
-                return
-            raise
+            return False
 
-        def copy_all(folder: Path) -> OpenSegment:
-            return self._copy(folder, segment, 0, segment.first_seq)
-
-        with self._at_work():
-            if self._segment is not segment:
-                return
-            logger.warning("rl-eventlog writes %s anew: it was removed", segment.path)
-            self._begin(self._somewhere(copy_all))
-        with suppress(OSError):
-            segment.close()
-
-    def _save(self, segment: OpenSegment, error: OSError) -> None:
-        """Write the rows that an fsync did not put on the disk elsewhere, and fsync them there.
+    def _go_on_elsewhere(self, segment: OpenSegment, problem: OSError) -> None:
+        """Go on in a new segment, that begins with the rows of this one that may be lost.
 
         Raises:
-            OSError: no place takes them.
+            OSError: the problem; no place takes them.
         """
-
-        def copy_rest(folder: Path) -> OpenSegment:
-            return self._copy(folder, segment, *self._on_disk, fsync=True)
-
         with self._at_work():
-            if self._segment is not segment:
-                raise error  # it was rotated: its seal reads it back and fsyncs what it writes
-            logger.warning("rl-eventlog writes the last rows of %s anew: fsync failed: %s", segment.path, error)
-            try:
-                copy = self._somewhere(copy_rest)
-            except OSError:
-                self._unsafe = error
-                raise error from None
-            self._end_segment()
+            if self._segment is not segment:  # rotated meanwhile
+                self._distrusted(segment.path, problem)
+                return
+            there = self._is_there(segment)
+            copy = self._saved(segment, problem, there=there)
+            if copy is None:
+                self._unsafe = problem
+                raise problem
             self._begin(copy)
             self._on_disk = (copy.size, copy.next_seq)
+            self._close(segment)
+            if there:
+                self._hand_over(segment, on_disk=True)
 
-    def _save_closed(self, segment: OpenSegment, error: OSError) -> None:
-        """The same for a segment whose file could not be closed well, as NFS says what it could not write."""
-        logger.warning("rl-eventlog writes the last rows of %s anew: close failed: %s", segment.path, error)
-        with suppress(OSError):  # else its seal takes what can be read of it
-            segment.reopen()
-            copy = self._somewhere(lambda folder: self._copy(folder, segment, *self._on_disk, fsync=True))
-            copy.close()
-            self._hand_over(copy)
-        with suppress(OSError):
-            segment.close()
+    def _save(self, segment: OpenSegment, problem: OSError, *, there: bool) -> bool:
+        """Write the rows of an ended segment that may be lost elsewhere; whether a place took them."""
+        copy = self._saved(segment, problem, there=there)
+        self._close(segment)
+        if copy is None:
+            return False
+        self._close(copy)
+        self._hand_over(copy, on_disk=True)
+        return True
 
-    def _copy(
-        self, folder: Path, segment: OpenSegment, offset: int, first_seq: int, *, fsync: bool = False
-    ) -> OpenSegment:
-        """A new segment with the rows of another from an offset on.
+    def _saved(self, segment: OpenSegment, problem: OSError, *, there: bool) -> OpenSegment | None:
+        """A new segment, on the disk, with the rows that may be lost; None where no place takes them.
+
+        All where the file is gone, else what came after the last good fsync.
+        """
+        logger.warning("rl-eventlog writes rows of %s anew: %s", segment.path, problem)
+        offset, first_seq = self._on_disk if there else (0, segment.first_seq)
+        try:
+            return self._somewhere(lambda folder: self._copy(folder, segment, offset, first_seq))
+        except OSError:
+            return None
+
+    def _copy(self, folder: Path, segment: OpenSegment, offset: int, first_seq: int) -> OpenSegment:
+        """A new segment, on the disk, with the rows of another from an offset on.
 
         Raises:
             OSError: they could not be read or written; nothing of it stays.
@@ -455,8 +462,7 @@ class Table:
         copy = self._open_at(folder, first_seq)
         try:
             copy.take_over(segment, offset)
-            if fsync:
-                copy.fsync()
+            copy.fsync()
         except OSError:
             self._discard(copy)
             raise

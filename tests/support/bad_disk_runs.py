@@ -74,10 +74,10 @@ def markers(places: Path | Iterable[Path], name: str) -> list[dict[str, Any]]:
     return [json.loads(row["fields"]) for row in rows_in(places, "markers").values() if row["name"] == name]
 
 
-def warnings_about(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
-    """Warnings of the library that hold these words."""
+def warnings_about(caplog: pytest.LogCaptureFixture, root: Path, words: str) -> list[str]:
+    """Warnings of the library that hold these words, about runs below `root`: writers of earlier tests may go on."""
     messages = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    return [message for message in messages if words in message]
+    return [message for message in messages if words in message and str(root) in message]
 
 
 def beat_at(root: Path, log: EventWriter) -> dict[str, Any]:

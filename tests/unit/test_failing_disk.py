@@ -306,7 +306,7 @@ class TestFailedFsync:
             log._session.rows.rotate_old()
         os.truncate(old, safe)  # what the server has of it
         assert values(tmp_path) == [1, 2]
-        assert "close failed" in caplog.text
+        assert "anew: [Errno 122] Disk quota exceeded" in caplog.text
         log.log_metrics({"a": 3})
         log.close()
         assert values(tmp_path) == [1, 2, 3]
