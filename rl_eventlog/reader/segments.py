@@ -1,7 +1,7 @@
 """The event files of one table: which there are, which are usable, and their rows as a LazyFrame.
 
 - Open segments are read batch by batch from a copy in memory, never mapped.
-- A file that vanished meanwhile means: list again.
+- A file that vanished meanwhile means: list again; what was read by then is kept.
 - A file that cannot be used covers nothing and is named.
 """
 
@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import polars as pl
 import pyarrow as pa
@@ -27,7 +28,7 @@ from rl_eventlog.types import Span
 
 from .facts import Problem
 
-_LISTINGS = 4
+_LISTINGS = 8
 _VANISHED = {errno.ENOENT, errno.ESTALE}  # the second is NFS's word for it
 
 
@@ -72,55 +73,93 @@ def look(layout: RunLayout, table: str, run_uid: str, *, digests: bool = False, 
         SchemaVersionError: a newer major version wrote one of them.
         OSError: a folder cannot be read.
     """
-    for _ in range(_LISTINGS - 1):
+    read: dict[Path, _File] = {}
+    listed: list[Path] = []
+    missed: dict[Path, OSError] = {}
+    missed_before = missed
+    for listings_left in reversed(range(_LISTINGS)):
+        missed_before, missed = missed, {}
         try:
-            return _look(layout, table, run_uid, digests, with_open, list_again=True)
-        except OSError as error:  # sealed, reclaimed or compacted between listing and reading
-            if error.errno not in _VANISHED:
-                raise
-    return _look(layout, table, run_uid, digests, with_open, list_again=False)
+            names = list(event_files(layout, table, with_open=with_open))
+        except OSError as error:  # a folder went while it was listed
+            if error.errno in _VANISHED and listings_left:
+                continue
+            raise
+        listed = [path for path, _ in names]
+        for path, name in names:
+            if path not in read:
+                try:
+                    read[path] = _read(path, name, table, run_uid, digests=digests)
+                except OSError as error:  # sealed, reclaimed or compacted between listing and reading
+                    missed[path] = error
+        # What is listed twice and cannot be found is a link to nowhere. What was read is not read again: on a large
+        # run some file vanishes during every whole look.
+        if missed.keys() <= missed_before.keys():
+            break
+    files = [read[path] for path in listed if path in read]
+    contents = {file.content.path: file.content for file in files if file.content}
+    candidates = tuple(file.candidate for file in files if file.candidate)
+    return TableFiles(
+        table,
+        cover(candidates),
+        contents,
+        [problem for file in files for problem in file.problems]
+        + [_unreadable(path, error) for path, error in missed.items() if path in missed_before],
+        {path: content.torn_tail for path, content in contents.items() if content.torn_tail},
+        candidates,
+    )
 
 
-def _look(
-    layout: RunLayout, table: str, run_uid: str, digests: bool, with_open: bool, *, list_again: bool
-) -> TableFiles:
-    candidates: list[Candidate] = []
-    contents: dict[Path, OpenContent] = {}
-    problems: list[Problem] = []
-    for path, name in event_files(layout, table, with_open=with_open):
-        try:
-            if name.level == "open":
-                if path.stat().st_size == 0:
-                    continue  # made a moment ago, or by a writer that was killed before its first row
-                content = read_open(path)
-                owner, of, holds = content.identity.run_uid, content.table, _holds(content)
-                columns, known = content.columns, table_schema(table).open
-                contents[path] = content
-                problems += [Problem(path, f"damaged at byte {d.offset}: {d.reason}") for d in content.damage]
-            else:
-                footer = read_footer(path, name)
-                owner, of, holds = footer.run_uid, footer.table, footer.holds
-                columns, known = footer.columns, table_schema(table).sealed
-                if digests:
-                    check_digest(path, name)
-        except SegmentError as error:
-            problems.append(Problem(path, error.reason))
-            continue
-        except OSError as error:
-            if list_again and error.errno in _VANISHED:
-                raise
-            problems.append(Problem(path, f"it cannot be read: {error}"))
-            continue
-        if of != table:
-            problems.append(Problem(path, f"it holds rows of the table {of!r}, left out"))
-        elif owner != run_uid:
-            problems.append(Problem(path, f"it belongs to another run ({owner}), left out"))
+class _File(NamedTuple):
+    """An event file that was looked at."""
+
+    candidate: Candidate | None
+    """None where it cannot be used, or is empty."""
+    content: OpenContent | None
+    """Of an open segment."""
+    problems: list[Problem]
+
+
+def _read(path: Path, name: SegmentName, table: str, run_uid: str, *, digests: bool) -> _File:
+    """Look at one file.
+
+    Raises:
+        SchemaVersionError: a newer major version wrote it.
+        OSError: it vanished.
+    """
+    content = None
+    try:
+        if name.level == "open":
+            if path.stat().st_size == 0:  # made a moment ago, or by a writer that was killed before its first row
+                return _File(None, None, [])
+            content = read_open(path)
+            owner, of, holds = content.identity.run_uid, content.table, _holds(content)
+            columns, known = content.columns, table_schema(table).open
         else:
-            candidates.append(Candidate(path, name.level, holds))
-            if unknown := unknown_columns(columns, known):
-                problems.append(Problem(path, f"columns of a newer version left out: {', '.join(unknown)}"))
-    tails = {path: content.torn_tail for path, content in contents.items() if content.torn_tail}
-    return TableFiles(table, cover(candidates), contents, problems, tails, tuple(candidates))
+            footer = read_footer(path, name)
+            owner, of, holds = footer.run_uid, footer.table, footer.holds
+            columns, known = footer.columns, table_schema(table).sealed
+            if digests:
+                check_digest(path, name)
+    except SegmentError as error:
+        return _File(None, None, [Problem(path, error.reason)])
+    except OSError as error:
+        if error.errno in _VANISHED:
+            raise
+        return _File(None, None, [_unreadable(path, error)])
+    damage = content.damage if content else []
+    problems = [Problem(path, f"damaged at byte {d.offset}: {d.reason}") for d in damage]
+    if of != table:
+        return _File(None, content, [*problems, Problem(path, f"it holds rows of the table {of!r}, left out")])
+    if owner != run_uid:
+        return _File(None, content, [*problems, Problem(path, f"it belongs to another run ({owner}), left out")])
+    if unknown := unknown_columns(columns, known):
+        problems.append(Problem(path, f"columns of a newer version left out: {', '.join(unknown)}"))
+    return _File(Candidate(path, name.level, holds), content, problems)
+
+
+def _unreadable(path: Path, error: OSError) -> Problem:
+    return Problem(path, f"it cannot be read: {error}")
 
 
 def _holds(content: OpenContent) -> dict[str, list[Span]]:

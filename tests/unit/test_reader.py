@@ -18,7 +18,7 @@ from rl_eventlog import EventWriter, Runs
 from rl_eventlog.documents import encode_document, time_text
 from rl_eventlog.errors import RunNotFoundError, SchemaVersionError
 from rl_eventlog.layout import RunLayout, SegmentName, open_name, sha16
-from rl_eventlog.reader import RunFiles, files as files_module, find_runs
+from rl_eventlog.reader import RunFiles, files as files_module, find_runs, segments as reader_segments
 from rl_eventlog.schema import Table, table as table_schema
 from rl_eventlog.segment.open_segment import OpenSegment
 from rl_eventlog.segment.seal import seal_open
@@ -153,6 +153,39 @@ class TestCoverage:
         (shard / "notes.parquet").write_bytes(b"mine")
         (shard.parent / "stray").touch()
         assert values(segments.path) == FIVE * 6
+
+    def test_files_that_go_during_every_look_are_no_problem_and_no_gap(
+        self, segments: EventWriter, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As on a run of thousands of ranks: whenever it was listed, one more open form has given way to its seal."""
+        opened = files(segments)
+        going = iter(opened[:4])
+        scan = reader_segments.event_files
+
+        def listing(*arguments: Any, **options: Any) -> list[Any]:
+            listed = list(scan(*arguments, **options))
+            if arguments[1] == "metrics" and (path := next(going, None)):
+                name = SegmentName.parse(path.name)
+                assert name
+                seal_open(path, name.number or 0, "metrics")
+                path.unlink()
+            return listed
+
+        before = values(segments.path)
+        monkeypatch.setattr(reader_segments, "event_files", listing)
+        run = RunFiles.open(segments.path)
+        assert run.rows("metrics").select(pl.len()).collect().item() == len(before)
+        assert run.problems == []
+        assert run.gaps("metrics") == {}
+        assert [path.exists() for path in opened[:4]] == [False, False, True, True]  # two listings were enough
+
+    def test_a_link_to_nowhere_is_named(self, segments: EventWriter) -> None:
+        path = files(segments)[0]
+        dead = path.with_name(path.name.replace("-0.", "-77."))
+        dead.symlink_to("nowhere")
+        run = RunFiles.open(segments.path)
+        assert run.rows("metrics").collect().height == 5 * 6
+        assert [problem.path for problem in run.problems] == [dead]
 
     def test_what_cannot_be_read_or_lies_in_the_wrong_table_is_named(self, segments: EventWriter) -> None:
         shard = files(segments)[0].parent
