@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import re
 from datetime import datetime, timedelta, timezone
@@ -18,7 +19,7 @@ from rl_eventlog.documents import encode_beat, time_text
 from rl_eventlog.errors import RunNotFoundError, SchemaVersionError
 from rl_eventlog.maintain import REMEDIES, Finding, compact, verify
 from rl_eventlog.reader import RunFiles
-from rl_eventlog.run import Thresholds
+from rl_eventlog.run import Run, Thresholds
 from rl_eventlog.segment.open_segment import OpenSegment
 from tests.support.small_runs import of_newer_version, one_rank, two_ranks
 from tests.support.upkeep import event_files, flip, killed_writer, snapshot
@@ -379,6 +380,26 @@ def test_an_artifact_that_is_gone_or_altered_is_an_error(tmp_path: Path, gone: b
         flip(artifact, 3)
     assert found(log.path) == [("error", "artifact")]
     assert only(log.path, "artifact").place == str(artifact)
+
+
+def test_files_that_are_compacted_and_removed_meanwhile_are_looked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = two_ranks(tmp_path)
+    module = importlib.import_module("rl_eventlog.maintain.verify")
+    check, calls = module._artifacts, 0
+
+    def meanwhile(run: Run) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            compact(path, reclaim_covered=True, grace_seconds=0)
+        return check(run)
+
+    monkeypatch.setattr(module, "_artifacts", meanwhile)
+    report = verify(path)
+    assert (report.ok, report.findings, calls) == (True, (), 2)
+    assert sum(one.rows for one in report.writers) == 27
 
 
 def test_a_damaged_folded_file_is_an_error(tmp_path: Path) -> None:
