@@ -23,13 +23,14 @@ _SHARE_OF_OTHERS = 0.75
 class _Waiting:
     """Rows of one call. Compared by identity."""
 
-    __slots__ = ("held", "rows", "size", "table", "written")
+    __slots__ = ("held", "left", "rows", "size", "table", "written")
 
     def __init__(self, table: Table, rows: Rows, size: int, *, held: bool) -> None:
         self.table = table
         self.rows = rows
         self.size = size
         self.held = held
+        self.left = False  # whether its call has returned, or raised
         self.written = threading.Lock()
         self.written.acquire()
 
@@ -90,20 +91,19 @@ class RowQueue:
         except RuntimeError:
             table.held -= held
             raise
-        if (
-            wait
-            and not self._stalled
-            and not self._inbox.on_its_thread
-            and not waiting.written.acquire(timeout=self._budget)
-        ):
-            self._stalled = True
+        try:
+            if wait and not self._stalled and not self._inbox.on_its_thread:
+                self._stalled = not waiting.written.acquire(timeout=self._budget)
+        finally:
+            waiting.left = True
         return True
 
     def waiting(self) -> Counter[str]:
-        """Rows that are not written, by table."""
+        """Rows that are not written and whose calls have returned, by table."""
         counts: Counter[str] = Counter()
         for item in self._inbox.waiting():
-            counts[item.table.name] += count(item.rows)
+            if item.left:
+                counts[item.table.name] += count(item.rows)
         return counts
 
     def join(self, deadline: float | None, *, patient: bool = True) -> bool:

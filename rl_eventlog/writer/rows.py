@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections import Counter
@@ -223,6 +224,10 @@ class RowStore:
 
     def _append_queued(self, table: Table, rows: Rows) -> None:
         self._check_open()
+        if sys.is_finalizing():  # the thread does not run any more, and may have stopped with the table's lock
+            if not table.append_at_exit(rows):
+                self._drop(table.name, count(rows))
+            return
         try:
             if not self._queue.put(table, rows, wait=True):
                 self._drop(table.name, count(rows))

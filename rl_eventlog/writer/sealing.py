@@ -16,6 +16,7 @@ from pathlib import Path
 
 from rl_eventlog.durable import fsync_file, fsync_folder, make_folder
 from rl_eventlog.layout import SegmentName
+from rl_eventlog.types import Span, Spans
 
 from .places import Places
 from .table import Rotated
@@ -124,7 +125,8 @@ class Sealing:
             make_folder(home)
             sealed = seal_open(rotated.path, rotated.number, rotated.table, home)
         except FileNotFoundError as error:
-            self._lost(rotated.table, len(rotated.span), error)
+            if not self._is_sealed(rotated):  # by someone else, who then removed the open form
+                self._lost(rotated.table, len(rotated.span), error)
             return True
         except Exception as error:  # noqa: BLE001 -- one that cannot be sealed must not stop the others
             logger.warning("rl-eventlog leaves %s open: %s", rotated.path, error)
@@ -134,3 +136,10 @@ class Sealing:
             logger.warning("rl-eventlog keeps %s: it is damaged, what is whole in it was sealed", rotated.path)
             return False
         return True
+
+    def _is_sealed(self, rotated: Rotated) -> bool:
+        covered = Spans()
+        for path in self._places.shard(rotated.table).glob(f"{rotated.path.stem}.*.parquet"):
+            if (name := SegmentName.parse(path.name)) and name.first is not None and name.last is not None:
+                covered.add(Span(name.first, name.last))
+        return not covered.missing_from(rotated.span)

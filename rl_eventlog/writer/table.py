@@ -44,6 +44,7 @@ T = TypeVar("T")
 
 SLOW_SECONDS = 0.1
 """A write that takes longer is counted and named."""
+_EXIT_SECONDS = 0.5
 
 
 @dataclass(slots=True)
@@ -174,6 +175,15 @@ class Table:
             except OSError as error:
                 return error
         return None
+
+    def append_at_exit(self, rows: Rows) -> bool:
+        """The same while the interpreter goes down, when nobody may be left to free the table."""
+        if not self._lock.acquire(timeout=_EXIT_SECONDS):
+            return False
+        try:
+            return self.try_append(rows) is None
+        finally:
+            self._lock.release()
 
     def release(self, held: int) -> None:
         """Rows that `refused` kept are written, or dropped."""
