@@ -25,7 +25,7 @@ SYSTEM_TOOLS = {
 #: Folders by the time their tests take; what is not named runs in between.
 FOLDER_ORDER = {"unit": 0, "property": 1, "crash": 3, "integration": 4}
 
-#: Variables by which launchers, schedulers and clients would reach into a test.
+#: Variables by which launchers, schedulers, clients and terminals would reach into a test.
 FOREIGN_PREFIXES = (
     "RLEVENTLOG_",
     "MLFLOW_",
@@ -40,6 +40,7 @@ FOREIGN_PREFIXES = (
 )
 FOREIGN_NAMES = frozenset(
     {
+        "COLUMNS",  # the width of somebody's terminal
         "GROUP_RANK",
         "LOCAL_RANK",
         "LOCAL_WORLD_SIZE",
@@ -61,6 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_missing_tools] = {}
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     tests = config.rootpath / "tests"
     items.sort(key=lambda item: FOLDER_ORDER.get(item.path.relative_to(tests).parts[0], 2))

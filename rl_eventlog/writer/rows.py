@@ -39,6 +39,7 @@ class RowStore:
     Attributes:
         rows_lost: rows that were dropped, or could not be written, by table.
         queued: whether a thread writes.
+        slow_writes: writes that took very long.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class RowStore:
         """
         self.places = places
         self.rows_lost: Counter[str] = Counter()
+        self.slow_writes = 0
         self._limits = limits
         self.queued = budget_seconds is not None
         self._raise_errors = raise_errors
@@ -121,10 +123,6 @@ class RowStore:
         """Last seq of every table that has rows. Waits for nobody."""
         counts = {name: table.count for name, table in list(self._tables.items())}
         return {name: rows - 1 for name, rows in counts.items() if rows}
-
-    def slow_writes(self) -> int:
-        """Writes that took very long."""
-        return sum(table.slow_writes for table in list(self._tables.values()))
 
     def flush(self) -> None:
         """Wait until every row is with the kernel.
@@ -214,6 +212,7 @@ class RowStore:
                     self._limits,
                     rotated=self._sealing.add,
                     distrusted=self._sealing.distrust,
+                    slow=self._note_slow,
                     refused=self._refused,
                 )
             return self._tables[name]
@@ -259,6 +258,12 @@ class RowStore:
             logger.warning(
                 "rl-eventlog keeps rows in memory and tries again: %s refuses them: %s", self.places.home.path, error
             )
+
+    def _note_slow(self, seconds: float) -> None:
+        self.slow_writes += 1
+        if self.slow_writes == 1:
+            home = self.places.home.path
+            logger.warning("rl-eventlog waited %.2f s for a write under %s (further ones are counted)", seconds, home)
 
     def _drop(self, table: str, rows: int) -> None:
         self._lose(table, rows, None)

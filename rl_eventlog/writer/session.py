@@ -189,7 +189,7 @@ class Session:
         own = {
             "plans evicted": self.plans.evictions,
             "background jobs failed": self._background.failures + self._beats.failures,
-            "writes over 100 ms": self.rows.slow_writes(),
+            "writes over 100 ms": self.rows.slow_writes,
         }
         return {**counters, **{name: times for name, times in own.items() if times}}
 

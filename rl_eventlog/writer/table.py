@@ -83,7 +83,6 @@ class Table:
     Attributes:
         name: of the table.
         held: rows that wait in the row queue of a direct writer. While there are some, new ones join them.
-        slow_writes: writes that took longer than `SLOW_SECONDS`.
         moved: segments under the fallback folder, oldest first.
         marked: how many of them have a marker.
     """
@@ -96,6 +95,7 @@ class Table:
         *,
         rotated: Callable[[Rotated], None],
         distrusted: Callable[[Path, OSError], None],
+        slow: Callable[[float], None],
         refused: Callable[[Table, Rows, OSError | None], None],
     ) -> None:
         """Make a table without rows.
@@ -106,11 +106,11 @@ class Table:
             limits: when they are rotated.
             rotated: told each segment that ended with rows in it.
             distrusted: told of such a segment that an fsync of it failed.
+            slow: told the seconds of a write that took longer than `SLOW_SECONDS`.
             refused: given rows that the file system does not take, and why; None where rows before them wait.
         """
         self.name = name
         self.held = 0
-        self.slow_writes = 0
         self.moved: list[Moved] = []
         self.marked = 0
         self._places = places
@@ -118,6 +118,7 @@ class Table:
         self._rotation_bytes = limits.segment_bytes * limits.jitter
         self._rotated = rotated
         self._distrusted = distrusted
+        self._slow = slow
         self._refused = refused
         self._segment: OpenSegment | None = None
         self._opened = 0.0
@@ -316,7 +317,7 @@ class Table:
                 if size > self._rotation_bytes:
                     self._end_segment()
         if time.monotonic() - began > SLOW_SECONDS:
-            self._note_slow(time.monotonic() - began)
+            self._slow(time.monotonic() - began)
 
     def _begin_with(self, rows: Rows) -> None:
         """Write the first rows of a new segment, in the run's folder or else under the fallback folder."""
@@ -406,12 +407,6 @@ class Table:
             segment.close()
         with suppress(OSError):
             segment.path.unlink()
-
-    def _note_slow(self, seconds: float) -> None:
-        if not self.slow_writes:
-            home = self._places.home.path
-            logger.warning("rl-eventlog waited %.2f s for a write under %s (further ones are counted)", seconds, home)
-        self.slow_writes += 1
 
     def _is_there(self, segment: OpenSegment) -> bool:
         """Whether its path leads to it; one that cannot be asked is gone."""

@@ -149,7 +149,7 @@ def install(watch: Watch) -> None:
     _wrap(watch, os, "link", lambda source, target, **named: "document named")
     _wrap(watch, Path, "replace", lambda source, target: _of_rename(str(target)))
     _wrap(watch, Path, "unlink", lambda path, **named: "open form removed" if path.suffix == ".arrows" else None)
-    _wrap(watch, pq, "write_table", lambda table, where, **named: "seal write")
+    _wrap(watch, pq.ParquetWriter, "write_table", lambda writer, rows, **named: "seal write")
     _wrap(watch, pq, "read_metadata", lambda where: "seal read back")
 
 
