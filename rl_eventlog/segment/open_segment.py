@@ -16,6 +16,7 @@ import os
 import re
 import time
 import zlib
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 # A continuation marker and the low and high byte of a small metadata size: the start of any batch message.
 _MESSAGE_START = re.compile(re.escape(CONTINUATION) + rb"(?=[\x00-\xf8]..\x00)", re.DOTALL)
 _FRAMES_A_BLOCK = 512
+_BLOCK_BYTES = 2 << 20
 _FRAMES_A_TURN = 16  # 0.1 ms of checks
 _TURN_SECONDS = 50e-6  # a real sleep: `sleep(0)` takes the interpreter back before a waiting thread is awake
 _RESYNC_COST = 4  # passes over what is left; damaged files need about one
@@ -311,14 +313,26 @@ def _contiguous(frames: list[Frame]) -> list[list[Frame]]:
     return groups
 
 
+def _blocks(frames: list[Frame]) -> Iterator[list[Frame]]:
+    """Frames in blocks that are a moment's work: of many small ones, or of a few large ones."""
+    block: list[Frame] = []
+    for frame in frames:
+        block.append(frame)
+        if len(block) == _FRAMES_A_BLOCK or frame.end - block[0].start > _BLOCK_BYTES:
+            yield block
+            block = []
+    if block:
+        yield block
+
+
 def _decode(path: Path, data: memoryview, schema_end: int, frames: list[Frame]) -> pa.Table:
     """Parse valid batches, a block at a time: to free a table of a whole segment's batches takes 0.1 s in one go.
 
     A CRC is no proof against intent: every offset is checked before anything follows it.
     """
     blocks = []
-    for start in range(0, len(frames), _FRAMES_A_BLOCK):
-        batches = (data[frame.start : frame.end] for frame in frames[start : start + _FRAMES_A_BLOCK])
+    for block in _blocks(frames):
+        batches = (data[frame.start : frame.end] for frame in block)
         stream = b"".join((data[:schema_end], *batches, END_OF_STREAM))
         try:
             rows = pa.ipc.open_stream(pa.py_buffer(stream)).read_all()

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import binascii
 import struct
 import zlib
 from collections.abc import Collection
@@ -22,6 +23,8 @@ from .frames import encode_frame, places
 
 _pack_integer = struct.Struct("<q").pack
 _pack_float = struct.Struct("<d").pack
+_pack_crc = struct.Struct(">I").pack
+_hex = binascii.hexlify
 _crc32 = zlib.crc32
 _CRC_ZERO = b"00000000"
 _MADE_FROM = (1, 2, 3.0, 4.0, 5.0)
@@ -132,7 +135,7 @@ class Template:
         self._pack_floats(buffer, self._value, *values)
         if self._weight is not None and weights is not None:
             self._pack_floats(buffer, self._weight, *weights)
-        buffer[self._crc] = b"%08x" % _crc32(self._tail, self._prefix_crc)
+        buffer[self._crc] = _hex(_pack_crc(_crc32(self._tail, self._prefix_crc)))
         return buffer
 
     def _check(self, shape: Shape, schema: pa.Schema, schema_message: bytes) -> None:

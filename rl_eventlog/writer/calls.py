@@ -127,7 +127,12 @@ class LogCalls(ABC):
         """
         try:
             session = self._ready()
-            chosen = self._chosen(step)
+            # `_chosen`, spelled out: this is the call that must be quick
+            if type(step) is int and -_INT64 <= step < _INT64:
+                chosen: int | None = step
+                self._last_step = step
+            else:
+                chosen = self._chosen(step)
             time_us = time.time_ns() // 1000
             rows = session.plans.rows(metrics, chosen, time_us, prefix, step_metric, step_finished, weight, reduce)
             if rows is not None:

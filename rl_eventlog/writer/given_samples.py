@@ -51,7 +51,11 @@ _Look = tuple[int, int, Callable[[int, int], list[Any]]]
 
 def _look(samples: Any) -> _Look:
     if hasattr(samples, "to_pylist"):  # Arrow table or batch
-        return len(samples), samples.nbytes, lambda start, stop: list(samples.slice(start, stop - start).to_pylist())
+        return (
+            len(samples),
+            samples.get_total_buffer_size(),
+            lambda start, stop: list(samples.slice(start, stop - start).to_pylist()),
+        )
     if hasattr(samples, "to_dicts"):  # Polars frame
         return (
             samples.height,

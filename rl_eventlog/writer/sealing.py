@@ -14,6 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
+
 from rl_eventlog.durable import fsync_file, fsync_folder, make_folder
 from rl_eventlog.layout import SegmentName
 from rl_eventlog.types import Span, Spans
@@ -99,6 +101,7 @@ class Sealing:
                 else:
                     self._unsealed.append(rotated)
                 self._to_seal.popleft()
+                pa.default_memory_pool().release_unused()  # a seal needs a few times its segment, a training all else
             self._remove(self._grace_seconds)
 
     def remove_open_forms(self) -> None:

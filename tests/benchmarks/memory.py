@@ -14,7 +14,7 @@ from .rounds import metrics_of
 _KEYS = 5
 _EARLY, _LATE = 100_000, 1_000_000
 _GROWTH_LIMIT = 0.1
-_REST_SECONDS = 1.0
+_REST_SECONDS = 5.0  # a seal reads its segment for a second or two before it writes
 
 
 @dataclass(frozen=True, slots=True)
