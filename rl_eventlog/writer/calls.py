@@ -19,15 +19,14 @@ from typing import Any, Concatenate, ParamSpec
 import pyarrow as pa
 
 from rl_eventlog.errors import WriteError, WriterClosedError
-from rl_eventlog.host import host_name
-from rl_eventlog.schema import table
 
 from . import distributions
 from .accumulate import Accumulator
 from .artifacts import Artifact
-from .batches import Metric, Position, fit, metrics_batch, row_batch, rows_batch
+from .batches import Metric, Position, metrics_batch, row_batch, rows_batch
 from .deferred import BIG_BYTES
 from .given_samples import GivenSamples
+from .gpu_samples import gpu_row
 from .hparams import flatten_hparams
 from .samples import sample_batches
 from .session import Session
@@ -41,7 +40,6 @@ MAX_TEXT_BYTES = 64 << 10
 _INT64 = 1 << 63
 _SHOWN_CHARACTERS = 80
 _FAR_SECONDS = 1e12  # what a time in microseconds holds in 64 bits, and NaN is not below it
-_GPU_COLUMNS = {field.name: field.type for field in table("gpu_samples").open if field.name != "time"}
 P = ParamSpec("P")
 
 
@@ -310,7 +308,7 @@ class LogCalls(ABC):
         """Log looks at GPUs and hosts: mappings with the columns of the gpu_samples table."""
         self._ready()
         position = self._position(None, "log_gpu_samples")
-        filled = [self._gpu_row(row, position) for row in rows]
+        filled = [gpu_row(row, position, self._skips) for row in rows]
         if filled:
             self._append("gpu_samples", rows_batch("gpu_samples", filled))
 
@@ -426,17 +424,6 @@ class LogCalls(ABC):
         message = f"sample {index} of log_samples is left out: it is no readable mapping but {kind}"
         self._skips.note("samples skipped", kind, message)
 
-    def _gpu_row(self, look: Mapping[str, Any], position: Position) -> dict[str, Any]:
-        row: dict[str, Any] = {"step": position.step, "time": position.time_us, "device_node": host_name()}
-        for key, value in look.items():
-            kind = _GPU_COLUMNS.get(key)
-            fitted = None if kind is None or value is None else fit(value, kind)
-            if fitted is not None:
-                row[key] = fitted
-            elif value is not None:
-                self._skips.skip("values skipped", f"gpu_samples {text_of(key)}", type(value).__name__)
-        return row
-
     def _log_the_rest(self, values: Sorted, names: Mapping[str, str], position: Position) -> None:
         for key, many in values.many.items():
             self._log_distribution(names[key], distributions.sketch(many), position)
@@ -451,7 +438,7 @@ class LogCalls(ABC):
             self._skips.skip("values skipped", key, kind)
 
     def _log_distribution(self, name: str, columns: Mapping[str, Any], position: Position) -> None:
-        self._append("distributions", _distribution_batch(name, columns, position))
+        self._append("distributions", distributions.distribution_batch(name, columns, position))
 
     def _defer_distribution(self, key: str, name: str, values: Any, position: Position) -> None:
         def encode() -> list[pa.RecordBatch]:
@@ -460,7 +447,7 @@ class LogCalls(ABC):
             except Exception:  # noqa: BLE001 -- values are the user's objects: their own code may raise anything
                 self._skips.skip("values skipped", key, type(values).__name__)
                 return []
-            return [_distribution_batch(name, columns, position)]
+            return [distributions.distribution_batch(name, columns, position)]
 
         size = getattr(values, "nbytes", None) or 8 * len(values)
         self._ready().rows.defer("distributions", encode, rows=1, size=size)
@@ -500,15 +487,3 @@ class LogCalls(ABC):
 
     def _failed(self, call: str, error: Exception) -> None:
         self._skips.skip("calls failed", call, f"{type(error).__name__}: {text_of(error)}")
-
-
-def _distribution_batch(name: str, columns: Mapping[str, Any], position: Position) -> pa.RecordBatch:
-    row = {
-        "step": position.step,
-        "time": position.time_us,
-        "name": name,
-        "axis": position.axis,
-        "axis_value": position.axis_value,
-        **columns,
-    }
-    return row_batch("distributions", row)

@@ -8,6 +8,7 @@ ones collapse. Values that are not finite count in `count` and the moments, and 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from rl_eventlog.segment.arrays import build_array, build_scalar
 
+from .batches import Position, row_batch
 from .scalars import EXACT_INTEGERS
 from .values import numbers
 
@@ -64,6 +66,19 @@ def given_histogram(counts: Any, edges: Any) -> dict[str, Any]:
         raise ValueError("counts must be whole numbers, not densities")
     whole = [int(height) for height in heights]
     return {"count": sum(whole), "edges": borders, "edge_counts": whole}
+
+
+def distribution_batch(name: str, columns: Mapping[str, Any], position: Position) -> pa.RecordBatch:
+    """The row of one distribution, with the columns of `sketch` or `given_histogram`."""
+    row = {
+        "step": position.step,
+        "time": position.time_us,
+        "name": name,
+        "axis": position.axis,
+        "axis_value": position.axis_value,
+        **columns,
+    }
+    return row_batch("distributions", row)
 
 
 def _floats(values: Any) -> pa.Array:
