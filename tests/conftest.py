@@ -62,13 +62,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_missing_tools] = {}
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     tests = config.rootpath / "tests"
     items.sort(key=lambda item: FOLDER_ORDER.get(item.path.relative_to(tests).parts[0], 2))
-    for item in items:  # two processes share the tests: what shares a costly fixture stays together
-        fixtures = getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("demo" if "demo_run" in fixtures else str(item.path)))
 
 
 def missing_tool(marker: str) -> str | None:

@@ -84,6 +84,7 @@ class Deferred:
         self._dropped = dropped
         self._failed = failed
         self._inbox: Inbox[Job] = Inbox("rl-eventlog-big", self._work, refused)
+        self._inbox.start()
 
     @property
     def error(self) -> OSError | None:

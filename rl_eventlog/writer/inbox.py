@@ -2,7 +2,7 @@
 
 - `put` holds no lock while it works, so a handler that interrupts it may call it too.
 - What the worker has taken and not finished still counts as waiting.
-- The thread is a daemon and starts with the first item: a process that ends does not wait for it.
+- The thread is a daemon, and starts at the latest with the first item: a process that ends does not wait for it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Inbox(Generic[T]):
             RuntimeError: the interpreter is shutting down and starts no thread; the item is not taken.
         """
         if self._thread is None:
-            self._start()
+            self.start()
         self._items.append(item)
         try:
             self._wake.release()
@@ -117,7 +117,8 @@ class Inbox(Generic[T]):
         """On the worker: whether nothing waits behind its item."""
         return not self._items
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Start the thread, so that the first item does not have to."""
         with self._starting:
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name=self._name, daemon=True)

@@ -98,6 +98,10 @@ class RowQueue:
             waiting.left = True
         return True
 
+    def start(self) -> None:
+        """Start the thread."""
+        self._inbox.start()
+
     def waiting(self) -> Counter[str]:
         """Rows that are not written and whose calls have returned, by table."""
         counts: Counter[str] = Counter()

@@ -65,6 +65,8 @@ class RowStore:
         self._making = threading.RLock()
         self._sealing = Sealing(places, limits.grace_seconds, self._lose)
         self._queue = RowQueue(budget_seconds or 0.0, lost=self._lose, refused=self._warn)
+        if self.queued:
+            self._queue.start()
         self._deferred = Deferred(dropped=self._drop, failed=self._lose, refused=self._warn)
 
     def append(self, table: str, rows: Rows) -> None:
