@@ -45,7 +45,7 @@ class Inbox(Generic[T]):
         self._wake.acquire()
         self._hurry = threading.Event()
         self._thread: threading.Thread | None = None
-        self._starting = threading.RLock()
+        self._alone = threading.Lock()
 
     def put(self, item: T) -> None:
         """Append an item.
@@ -119,13 +119,12 @@ class Inbox(Generic[T]):
 
     def start(self) -> None:
         """Start the thread, so that the first item does not have to."""
-        with self._starting:
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                thread.start()
-                self._thread = thread
+        threading.Thread(target=self._run, name=self._name, daemon=True).start()
 
     def _run(self) -> None:
+        if not self._alone.acquire(blocking=False):  # started twice: by two callers, or by an interrupted one again
+            return
+        self._thread = threading.current_thread()
         while True:
             try:
                 self._at_work = self._items[0]
