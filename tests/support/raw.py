@@ -28,7 +28,10 @@ def raw_rows(run: Path, table: str) -> list[dict[str, Any]]:
 
 def open_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Rows of an open segment up to its torn tail, if any."""
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:  # one without rows, which its writer took back: the disk is full
+        return
     try:
         stream = pa.ipc.open_stream(io.BytesIO(data))
     except (pa.ArrowInvalid, OSError):  # torn within its schema message
@@ -71,11 +74,7 @@ def every_row(run: Path, table: str) -> dict[tuple[str, int], dict[str, Any]]:
             known = found.setdefault((row["writer"], row["seq"]), row)
             assert repr(known) == repr(row), f"{path} holds another row"
     for path in sorted(folder.glob("*/*.arrows")):
-        try:
-            rows = list(open_rows(path))
-        except FileNotFoundError:  # one without rows, which its writer took back: the disk is full
-            continue
-        for row in rows:
+        for row in open_rows(path):
             key = (row["writer"], row["seq"])
             known = found.setdefault(key, row)
             assert repr(known) == repr(known | row), f"{path} holds another row"
