@@ -188,18 +188,18 @@ class TestCoverage:
         assert [problem.path for problem in run.problems] == [dead]
 
     def test_what_cannot_be_read_or_lies_in_the_wrong_table_is_named(self, segments: EventWriter) -> None:
-        shard = files(segments)[0].parent
-        folder = shard / open_name("01hzzzzzzzzzzzzzzzzzzzzzzz", 0)
+        first = files(segments)[0]
+        folder = first.parent / open_name("01hzzzzzzzzzzzzzzzzzzzzzzz", 0)
         folder.mkdir()
         misplaced = segments.path / "events" / "timings" / "00"
         misplaced.mkdir(parents=True)
-        shutil.copy(files(segments)[0], misplaced)
+        shutil.copy(first, misplaced)
         run = RunFiles.open(segments.path)
         assert run.rows("metrics").collect().height == 30
         assert run.rows("timings").collect().height == 0
         reasons = {problem.path: problem.reason for problem in run.problems}
         assert "cannot be read" in reasons[folder]
-        assert reasons[misplaced / files(segments)[0].name] == "it holds rows of the table 'metrics', left out"
+        assert reasons[misplaced / first.name] == "it holds rows of the table 'metrics', left out"
 
 
 class TestDocuments:
