@@ -14,6 +14,8 @@ from pathlib import Path
 from .ids import ULID
 from .types import Level
 
+GRACE_SECONDS = 15 * 60.0
+"""How long what is covered stays beside its cover, so that a copy that runs meanwhile finds one of the two."""
 LAYOUT_VERSION = "1.0"
 MAX_RUN_NAME_BYTES = 128
 TEMPORARY_PREFIX = ".tmp-"

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests.support.judge import Judge
+
 # Each run of `make test` tries the same examples; `make soak` looks for new ones.
 settings.register_profile("default", deadline=None, derandomize=True, database=None)
 settings.register_profile("soak", deadline=None, max_examples=2000)
@@ -126,3 +128,11 @@ def _close_writers() -> None:
 
         while isinstance(writer := current(), EventWriter):
             writer.close(timeout=1)
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[Judge]:
+    """A process that reads raw files and never imports the library."""
+    one = Judge()
+    yield one
+    one.close()

@@ -29,7 +29,6 @@ Grace = Annotated[
         help="For --reclaim: a copy of the run that takes longer may miss rows. 0 if none is being made.",
     ),
 ]
-GRACE_SECONDS = 15 * 60.0
 AssumeDead = Annotated[
     bool,
     typer.Option(

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from rl_eventlog.durable import make_folder
 from rl_eventlog.errors import SegmentError
-from rl_eventlog.layout import SegmentName
+from rl_eventlog.layout import GRACE_SECONDS, SegmentName
 from rl_eventlog.reader import Problem, RunFiles
 from rl_eventlog.reader.segments import look, taken
 from rl_eventlog.schema import TABLES, table as table_schema
@@ -31,7 +31,7 @@ from rl_eventlog.segment.coverage import Candidate, Use, cover
 from rl_eventlog.segment.sealed import check_digest
 
 from .fold import fold_writers, remove_folded
-from .removal import GRACE_SECONDS, Reclaimed, reclaim
+from .removal import Reclaimed, reclaim
 
 FILE_BYTES = 1 << 30
 """Sources of one compacted file, about; a file of half of that or more is left as it is."""

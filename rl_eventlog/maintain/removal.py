@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rl_eventlog.durable import temporary_path
 from rl_eventlog.errors import SegmentError
-from rl_eventlog.layout import TEMPORARY_PREFIX, RunLayout, SegmentName
+from rl_eventlog.layout import GRACE_SECONDS, TEMPORARY_PREFIX, RunLayout, SegmentName
 from rl_eventlog.reader import RunFiles, WriterFacts
 from rl_eventlog.reader.segments import look
 from rl_eventlog.run import is_provably_dead
@@ -30,7 +30,6 @@ from rl_eventlog.types import Spans
 from .gone import is_gone
 from .opened import as_candidate, open_files, read_own
 
-GRACE_SECONDS = 15 * 60.0
 _CLOSING_SECONDS = 15 * 60.0
 _TEMPORARY_SECONDS = 24 * 3600.0
 _TEMPORARY_PLACES = ("", "launches/", "writers/", "writers/compacted/", "events/*/*/", "artifacts/", "artifacts/*/")

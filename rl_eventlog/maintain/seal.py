@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rl_eventlog.errors import SegmentError
+from rl_eventlog.layout import GRACE_SECONDS
 from rl_eventlog.reader import Problem, RunFiles
 from rl_eventlog.reader.segments import look
 from rl_eventlog.schema import TABLES
@@ -21,7 +22,7 @@ from rl_eventlog.types import Spans
 
 from .gone import is_gone
 from .opened import as_candidate, open_files, read_own
-from .removal import GRACE_SECONDS, Reclaimed, reclaim
+from .removal import Reclaimed, reclaim
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from rl_eventlog.durable import make_folder
 from rl_eventlog.errors import WriterClosedError
-from rl_eventlog.layout import open_name
+from rl_eventlog.layout import GRACE_SECONDS, open_name
 from rl_eventlog.segment.open_segment import OpenSegment
 from rl_eventlog.types import Span
 
@@ -53,7 +53,7 @@ class Limits:
 
     segment_bytes: int = 64 << 20
     segment_seconds: float = 6 * 3600.0
-    grace_seconds: float = 15 * 60.0
+    grace_seconds: float = GRACE_SECONDS
     jitter: float = field(default_factory=lambda: random.uniform(0.9, 1.1))  # noqa: S311 -- spreads seals, no secret
 
 

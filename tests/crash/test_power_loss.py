@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,13 +32,6 @@ from tests.support.recording import Change, read_recording
 pytestmark = [pytest.mark.crash, pytest.mark.needs_fuse]
 
 CHECKOUT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def judge() -> Iterator[Judge]:
-    one = Judge()
-    yield one
-    one.close()
 
 
 @dataclass(slots=True)

@@ -29,7 +29,6 @@ pytestmark = [pytest.mark.crash, pytest.mark.needs_fuse]
 
 SECONDS = [3.0, pytest.param(30.0, marks=pytest.mark.soak)]
 MOST_SECONDS_A_CALL = 0.060
-LONGEST_HICCUP_SECONDS = 0.5  # of the machine
 PERIOD_SECONDS = 0.002
 CHECKOUT = Path(__file__).parents[2]
 
@@ -38,6 +37,10 @@ CHECKOUT = Path(__file__).parents[2]
 def disk(tmp_path: Path) -> Iterator[FuseDisk]:
     with fuse(tmp_path) as made:
         yield made
+
+
+class HeldError(AssertionError):
+    """A call took longer than it may: by the disk each time, by others on these cores now and then."""
 
 
 class Training:
@@ -74,11 +77,11 @@ class Training:
         print(
             f"{self.calls} calls, median {median:.3f} ms, longest {longest:.1f} ms, the machine late by {late:.1f} ms"
         )
-        # others share the cores: a call that waits for the disk waits for all of the stall, and so do those behind it
-        assert sum(seconds > MOST_SECONDS_A_CALL for seconds in self.seconds) <= 2
-        assert max(self.seconds) < LONGEST_HICCUP_SECONDS
+        if max(self.seconds) >= MOST_SECONDS_A_CALL + max(self.late):
+            raise HeldError(f"a call took {longest:.1f} ms")
 
 
+@pytest.mark.flaky(reruns=2, only_rerun=["HeldError"])
 @pytest.mark.parametrize("seconds", SECONDS)
 class TestTheTraining:
     def test_it_goes_on_beside_writes_that_stall(
@@ -122,7 +125,8 @@ class TestTheTraining:
         for table, call in tables.items():  # none of them has a file, or a folder, yet
             began = time.perf_counter()
             call()
-            assert time.perf_counter() - began < LONGEST_HICCUP_SECONDS, table
+            if time.perf_counter() - began >= MOST_SECONDS_A_CALL:
+                raise HeldError(f"the first call of {table} took {time.perf_counter() - began:.3f} s")
         training.run(seconds - 0.5)
         assert disk.waiting() >= 1, "the stall is on"
         disk.heal()

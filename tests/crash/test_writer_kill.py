@@ -34,13 +34,6 @@ def writers() -> Iterator[KilledWriters]:
     server.close()
 
 
-@pytest.fixture(scope="module")
-def judge() -> Iterator[Judge]:
-    one = Judge()
-    yield one
-    one.close()
-
-
 @dataclass(slots=True)
 class Tally:
     """What many kills came to."""

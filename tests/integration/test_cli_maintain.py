@@ -8,7 +8,6 @@ import pytest
 
 from rl_eventlog import EventWriter
 from rl_eventlog.maintain import REMEDIES, removal
-from rl_eventlog_cli import options
 from tests.support.cli import rleventlog
 from tests.support.small_runs import HOSTILE, one_rank, two_ranks
 from tests.support.upkeep import event_files, killed_writer, snapshot
@@ -180,10 +179,6 @@ def test_without_a_grace_time_one_call_does_it_all(tmp_path: Path) -> None:
     assert (result.status, result.err) == (0, "")
     assert len(event_files(path)) == 3
     assert rleventlog("compact", path, "--reclaim", "--grace", "-1").status == 2
-
-
-def test_the_grace_time_is_that_of_the_library() -> None:
-    assert options.GRACE_SECONDS == removal.GRACE_SECONDS
 
 
 def test_what_is_left_alone_is_listed_in_short_with_a_way_on(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,13 +44,6 @@ def run_copy(command: list[str], allowed: set[int]) -> None:
     """A file that vanished meanwhile is no error of the copy."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode in allowed, done.stderr
-
-
-@pytest.fixture(scope="module")
-def judge() -> Iterator[Judge]:
-    one = Judge()
-    yield one
-    one.close()
 
 
 @dataclass(slots=True)

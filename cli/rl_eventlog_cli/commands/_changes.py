@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from rl_eventlog.layout import GRACE_SECONDS
 from rl_eventlog_cli import output
-from rl_eventlog_cli.options import GRACE_SECONDS
 
 _FILES_LISTED = 20
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import typer
 
+from rl_eventlog.layout import GRACE_SECONDS
 from rl_eventlog_cli import output
 from rl_eventlog_cli.commands._changes import show_files, show_reclaimed
-from rl_eventlog_cli.options import FAILED, GRACE_SECONDS, AssumeDead, Grace, Json, Reclaim, RunPath
+from rl_eventlog_cli.options import FAILED, AssumeDead, Grace, Json, Reclaim, RunPath
 
 
 def command(
