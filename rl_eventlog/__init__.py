@@ -13,11 +13,27 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rl_eventlog import errors
     from rl_eventlog.run import Run, Runs
+    from rl_eventlog.value_types import Last, Max, Mean, Min, Quantiles, Sum
     from rl_eventlog.writer import CloseReport, EventWriter, NullWriter, current
 
     __version__: str
 
-__all__ = ["CloseReport", "EventWriter", "NullWriter", "Run", "Runs", "__version__", "current", "errors"]
+__all__ = [
+    "CloseReport",
+    "EventWriter",
+    "Last",
+    "Max",
+    "Mean",
+    "Min",
+    "NullWriter",
+    "Quantiles",
+    "Run",
+    "Runs",
+    "Sum",
+    "__version__",
+    "current",
+    "errors",
+]
 
 _HOME = {
     "CloseReport": "rl_eventlog.writer",
@@ -26,6 +42,7 @@ _HOME = {
     "Run": "rl_eventlog.run",
     "Runs": "rl_eventlog.run",
     "current": "rl_eventlog.writer",
+    **dict.fromkeys(("Last", "Max", "Mean", "Min", "Quantiles", "Sum"), "rl_eventlog.value_types"),
 }
 
 
