@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rl_eventlog import errors
+    from rl_eventlog.integrations.merge import merge_ranks
+    from rl_eventlog.integrations.torch_distributed import reduce_across_ranks
     from rl_eventlog.run import Run, Runs
     from rl_eventlog.value_types import Last, Max, Mean, Min, Quantiles, Sum
     from rl_eventlog.writer import CloseReport, EventWriter, NullWriter, current
@@ -33,6 +35,8 @@ __all__ = [
     "__version__",
     "current",
     "errors",
+    "merge_ranks",
+    "reduce_across_ranks",
 ]
 
 _HOME = {
@@ -42,6 +46,8 @@ _HOME = {
     "Run": "rl_eventlog.run",
     "Runs": "rl_eventlog.run",
     "current": "rl_eventlog.writer",
+    "merge_ranks": "rl_eventlog.integrations.merge",
+    "reduce_across_ranks": "rl_eventlog.integrations.torch_distributed",
     **dict.fromkeys(("Last", "Max", "Mean", "Min", "Quantiles", "Sum"), "rl_eventlog.value_types"),
 }
 

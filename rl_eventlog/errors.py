@@ -51,6 +51,9 @@ class SegmentError(FormatError):
         self.path = path
         self.reason = reason
 
+    def __reduce__(self) -> tuple[type[SegmentError], tuple[Path, str]]:
+        return type(self), (self.path, self.reason)
+
 
 class RunNotFoundError(EventLogError, FileNotFoundError):
     """The path holds no run."""
@@ -112,3 +115,6 @@ class MissingDependencyError(EventLogError, ImportError):
         super().__init__(f'{package} is not installed: pip install "rl-eventlog[{extra}]"')
         self.package = package
         self.extra = extra
+
+    def __reduce__(self) -> tuple[type[MissingDependencyError], tuple[str, str]]:
+        return type(self), (self.package, self.extra)

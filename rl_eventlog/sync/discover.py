@@ -9,11 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import polars as pl
-import pyarrow as pa
-
-from rl_eventlog.errors import EventLogError
 from rl_eventlog.reader import find_runs
+from rl_eventlog.reader.errors import RUN_ERRORS
 from rl_eventlog.sinks.base import RunDescription, Sink
 
 from .engine import Progress, replay_source
@@ -24,8 +21,6 @@ from .source import Source
 
 MakeSink = Callable[[RunDescription], Sink]
 """Makes the sink for a run, whose project, for one, may name the place at the target."""
-
-_RUN_ERRORS = (EventLogError, OSError, pl.exceptions.PolarsError, pa.ArrowException)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +50,7 @@ def _is_unsent(path: Path, make_sink: MakeSink) -> bool:
             sink.close()
         known = ledger.target.get("status") == source.description.status and nothing_new(source, ledger.state)
         return not known or bool(ledger.pending() or source.gaps())
-    except _RUN_ERRORS:
+    except RUN_ERRORS:
         return True
 
 
@@ -85,5 +80,5 @@ def sync_many(
             told = progress(path) if progress else None
             report = replay_source(source, sink, dry_run=dry_run, final=final, hold=hold, progress=told)
             yield SyncResult(path, report=report)
-        except _RUN_ERRORS as error:
+        except RUN_ERRORS as error:
             yield SyncResult(path, error=error)

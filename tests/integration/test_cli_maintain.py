@@ -9,7 +9,7 @@ import pytest
 from rl_eventlog import EventWriter
 from rl_eventlog.maintain import REMEDIES, removal
 from tests.support.cli import rleventlog
-from tests.support.small_runs import HOSTILE, one_rank, two_ranks
+from tests.support.small_runs import HOSTILE, of_newer_version, one_rank, two_ranks
 from tests.support.upkeep import event_files, killed_writer, snapshot
 
 pytestmark = pytest.mark.integration
@@ -200,7 +200,7 @@ def test_what_is_left_alone_is_listed_in_short_with_a_way_on(tmp_path: Path) -> 
 def test_json_of_the_changes_is_what_the_documentation_says(tmp_path: Path, command: str) -> None:
     path = killed_writer(tmp_path)
     document = rleventlog(command, path, "--reclaim", "--assume-dead", "--json").json()
-    own = {"seal": {"sealed", "left_alone"}, "compact": {"compacted", "sources", "folded_writers"}}[command]
+    own = {"seal": {"sealed", "left_alone"}, "compact": {"path", "compacted", "sources", "folded_writers"}}[command]
     assert set(document) == own | {"problems", "removed", "waiting"}
     assert len(document["waiting"]) == (3 if command == "seal" else 0)
 
@@ -230,3 +230,18 @@ def test_hostile_names_reach_no_terminal(tmp_path: Path) -> None:
         result = rleventlog(command, path)
         assert "\x1b" not in result.out + result.err
         assert "\u202e" not in result.out + result.err
+
+
+@pytest.mark.parametrize("as_root", [True, False])
+def test_many_runs_are_compacted_and_a_bad_one_stops_no_other(tmp_path: Path, as_root: bool) -> None:
+    bad = of_newer_version(tmp_path, "b")
+    good = [two_ranks(tmp_path, name) for name in ("a", "c")]
+    paths = [tmp_path] if as_root else [good[0], bad, good[1]]
+    result = rleventlog("compact", *paths)
+    assert result.status == 1
+    assert result.err.startswith(f"{bad}: ")
+    assert [line for line in result.out.splitlines() if line.endswith(":")] == [f"{path}:" for path in good]
+    assert result.out.count("compacted, of 4 files") == 2
+    first, failed, last = rleventlog("compact", *paths, "--json").json()["runs"]
+    assert (failed["path"], failed["error_type"]) == (str(bad), "SchemaVersionError")
+    assert [(one["path"], one["sources"]) for one in (first, last)] == [(str(path), 0) for path in good]

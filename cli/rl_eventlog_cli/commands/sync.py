@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from rl_eventlog_cli import output
+from rl_eventlog_cli.engine import Engine, EngineOption, work_on
 from rl_eventlog_cli.options import FAILED, Json, default_root, hint
 from rl_eventlog_cli.target import Target
 
@@ -63,6 +65,7 @@ def command(
     timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", min=1.0, help="Longest wait for a server in one call.")
     ] = None,
+    engine: EngineOption = "local",
     as_json: Json = False,
 ) -> None:
     """Send to each target what it lacks of each run.
@@ -82,7 +85,7 @@ def command(
     documents = []
     outcomes: set[Outcome] = set()
     for target in targets:
-        for result in _sync(_chosen(paths, target), target, dry_run=dry_run, final=final, hold=hold):
+        for result in _sync(_chosen(paths, target), target, dry_run=dry_run, final=final, hold=hold, engine=engine):
             outcome = _outcome(result, dry_run=dry_run)
             outcomes.add(outcome)
             if as_json:
@@ -140,11 +143,16 @@ def _chosen(paths: Sequence[Path] | None, target: Target) -> list[Path]:
     return list(dict.fromkeys(chosen))
 
 
-def _sync(paths: Sequence[Path], target: Target, *, dry_run: bool, final: bool, hold: Hold) -> Iterator[SyncResult]:
-    from rl_eventlog.sync import sync_many
+def _sync(
+    paths: Sequence[Path], target: Target, *, dry_run: bool, final: bool, hold: Hold, engine: Engine
+) -> Iterator[SyncResult]:
+    from rl_eventlog.sync import SyncResult, sync_many
 
-    with _progress(target, shown=not dry_run) as progress:
-        yield from sync_many(paths, target.make_sink, dry_run=dry_run, final=final, hold=hold, progress=progress)
+    many = partial(sync_many, make_sink=target.make_sink, dry_run=dry_run, final=final, hold=hold)
+    with _progress(target, shown=engine == "local" and not dry_run) as progress:
+        if progress is not None:
+            many = partial(many, progress=progress)
+        yield from work_on(paths, many, lambda path, error: SyncResult(path, error=error), engine=engine)
 
 
 @contextmanager

@@ -1,0 +1,1 @@
+"""What frameworks need of rl-eventlog: each module knows its own framework, and none of another."""
