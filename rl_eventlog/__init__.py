@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rl_eventlog.integrations.torch_distributed import reduce_across_ranks
     from rl_eventlog.run import Run, Runs
     from rl_eventlog.value_types import Last, Max, Mean, Min, Quantiles, Sum
-    from rl_eventlog.writer import CloseReport, EventWriter, NullWriter, current
+    from rl_eventlog.writer import CloseReport, EventWriter, NullWriter, Timer, current
 
     __version__: str
 
@@ -32,6 +32,7 @@ __all__ = [
     "Run",
     "Runs",
     "Sum",
+    "Timer",
     "__version__",
     "current",
     "errors",
@@ -45,6 +46,7 @@ _HOME = {
     "NullWriter": "rl_eventlog.writer",
     "Run": "rl_eventlog.run",
     "Runs": "rl_eventlog.run",
+    "Timer": "rl_eventlog.writer",
     "current": "rl_eventlog.writer",
     "merge_ranks": "rl_eventlog.integrations.merge",
     "reduce_across_ranks": "rl_eventlog.integrations.torch_distributed",

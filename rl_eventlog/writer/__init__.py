@@ -5,8 +5,9 @@ from __future__ import annotations
 from .event_writer import EventWriter, last_opened
 from .null import NullWriter
 from .session import CloseReport
+from .timers import Timer
 
-__all__ = ["CloseReport", "EventWriter", "NullWriter", "current"]
+__all__ = ["CloseReport", "EventWriter", "NullWriter", "Timer", "current"]
 
 
 def current() -> EventWriter | NullWriter:

@@ -68,7 +68,8 @@ class LogCalls(ABC):
     """The public log calls, on top of a session that a subclass keeps.
 
     Attributes:
-        timer: times labelled spans: ``with log.timer.time("generation"): ...``.
+        timer: times labelled spans: ``with log.timer.time("generation"): ...``. A span is logged when
+            it ends, and counts to the step of that moment.
     """
 
     timer: Timer
@@ -83,7 +84,7 @@ class LogCalls(ABC):
     def _start_anew(self) -> None:
         """Forget running timers and what was accumulated: at the start, and in the child of a fork."""
         self._accumulator = Accumulator()
-        self.timer = Timer(self._log_span)
+        self.timer = Timer(log_span=self._log_span, log_mark=self._log_mark)
 
     @abstractmethod
     def _ready(self) -> Session:
@@ -465,6 +466,11 @@ class LogCalls(ABC):
 
     def _log_span(self, label: str, seconds: float, start: float | None) -> None:
         self.log_timing(label, seconds, start=start)
+
+    @_harmless
+    def _log_mark(self, label: str, metadata: Any) -> None:
+        fields = metadata if isinstance(metadata, Mapping) else {} if metadata is None else {"metadata": metadata}
+        self._mark(label, self._position(None, "mark"), "info", None, fields)
 
     def _store(self, artifact: Artifact, position: Position, *, size: int, memory: int = 0) -> None:
         """Store a file and its row: here, or on a thread where it is large."""

@@ -12,18 +12,14 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class _NullTimer(Timer):
-    """A timer that records nothing, but measures, so that code using the result goes on working."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda *_: None)
-
-
 class NullWriter:
-    """For processes that should stay quiet, and for code that runs without a log."""
+    """For processes that should stay quiet, and for code that runs without a log.
+
+    Its `timer` measures and remembers, so that code using the result goes on working.
+    """
 
     def __init__(self) -> None:
-        self.timer: Timer = _NullTimer()
+        self.timer = Timer()
 
     def _ignore(self, *arguments: Any, **keywords: Any) -> None:
         """Take anything."""

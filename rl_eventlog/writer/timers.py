@@ -1,73 +1,263 @@
-"""Timers for the training loop: each span becomes a row of the timings table when it ends.
+"""Timers for the training loop, usable with a writer or alone.
 
-Labels are free text with ``/`` for nesting. No span disturbs another's: neither in another thread nor
-in another coroutine.
+- A writer's timer logs each span when it ends, as a row of the timings table, and each mark as a marker.
+- A timer also remembers what it measured, for `get_elapsed`, `reduce` and their like: of each label the
+  last 10,000 spans and marks since `reset`, so that its memory is bounded where nobody resets.
+- Labels are free text with ``/`` for nesting. No span disturbs another's: neither in another thread nor
+  in another coroutine. Every method may be called from any thread.
 """
 
 from __future__ import annotations
 
+import math
+import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
 
 from .text import text_of
+from .values import number_of
 
-Record = Callable[[str, float, "float | None"], None]
+MAX_KEPT = 10_000
+"""Spans and marks that are remembered of a label: beyond it the oldest are forgotten (not in the log)."""
+
+LogSpan = Callable[[str, float, "float | None"], None]
+LogMark = Callable[[str, Any], None]
+Marker = tuple[float, Any]
+Kept = TypeVar("Kept")
+
+
+class _Span(NamedTuple):
+    """A span that runs."""
+
+    label: str
+    wall: float
+    begin: float
+    should_log: bool
+
+
+def _begin(label: str, should_log: bool) -> _Span:
+    return _Span(text_of(label), time.time(), time.perf_counter(), should_log)
+
+
+def _mean(seconds: Sequence[float]) -> float:
+    return math.fsum(seconds) / len(seconds)
+
+
+def _std(seconds: Sequence[float]) -> float:
+    mean = _mean(seconds)
+    return math.sqrt(_mean([(value - mean) ** 2 for value in seconds]))
+
+
+_OPERATIONS: dict[str, Callable[[Sequence[float]], float]] = {
+    "mean": _mean,
+    "median": statistics.median,
+    "min": min,
+    "max": max,
+    "std": _std,
+    "sum": math.fsum,
+    "count": len,
+}
 
 
 class Timer:
-    """Times labelled spans and hands each to `record` as (label, seconds, start in seconds since 1970)."""
+    """Times labelled spans and remembers them: ``with timer.time("generation"): ...``.
 
-    def __init__(self, record: Record) -> None:
-        self._record = record
-        self._running: dict[object, tuple[str, float, float]] = {}
+    The methods are those of NeMo RL's `Timer` and `ThreadSafeTimer`, with three differences: each
+    thread may time the same label, blocks of `time` may overlap, and what is remembered is bounded.
 
-    def start(self, label: str) -> None:
+    Args:
+        log_span: called with each span as (label, seconds, start in seconds since 1970, None where
+            unknown). None: spans are only remembered.
+        log_mark: called with each mark as (label, metadata). None: marks are only remembered.
+    """
+
+    def __init__(self, *, log_span: LogSpan | None = None, log_mark: LogMark | None = None) -> None:
+        self._log_span = log_span
+        self._log_mark = log_mark
+        # re-entrant, for a signal handler that times; never held while something is logged
+        self._lock = threading.RLock()
+        self._running: dict[object, _Span] = {}
+        self._elapsed: dict[str, deque[float]] = {}
+        self._markers: dict[str, deque[Marker]] = {}
+
+    def start(self, label: str, should_log: bool = True) -> None:
         """Start a span; this thread's `stop` of the same label ends it.
+
+        Args:
+            label: name of the span.
+            should_log: False: remember the span and leave it out of the log.
 
         Raises:
             ValueError: this thread is timing that label already.
         """
-        key = (threading.get_ident(), label)
-        if key in self._running:
-            raise ValueError(f"timer {label!r} is running already: stop it first")
-        self._begin(key, label)
+        span = _begin(label, should_log)
+        key = (threading.get_ident(), span.label)
+        with self._lock:
+            if key in self._running:
+                raise ValueError(f"timer {span.label!r} is running already: stop it first")
+            self._running[key] = span
 
-    def stop(self, label: str) -> float:
+    def stop(self, label: str, should_log: bool = True) -> float:
         """End a span and return its length in seconds.
+
+        Args:
+            label: as for `start`.
+            should_log: the span is logged where both `start` and `stop` say so.
 
         Raises:
             ValueError: this thread is not timing that label.
         """
-        key = (threading.get_ident(), label)
-        if key not in self._running:
+        now, label = time.perf_counter(), text_of(label)
+        with self._lock:
+            span = self._running.pop((threading.get_ident(), label), None)
+        if span is None:
             raise ValueError(f"timer {label!r} is not running: start it first")
-        return self._end(key)
+        self._remember(self._elapsed, label, now - span.begin)
+        self._log(span, now, should_log)
+        return now - span.begin
 
     @contextmanager
-    def time(self, label: str) -> Iterator[None]:
+    def time(self, label: str, should_log: bool = True) -> Iterator[None]:
         """Time a block, also when it raises. Blocks of one label may overlap, say in coroutines."""
-        key = object()
-        self._begin(key, label)
+        key, span = object(), _begin(label, should_log)
+        with self._lock:
+            self._running[key] = span
         try:
             yield
         finally:
-            self._end(key)
+            now = time.perf_counter()
+            with self._lock:
+                if self._running.pop(key, None) is not None:  # no `reset` in between
+                    self._remember(self._elapsed, span.label, now - span.begin)
+            self._log(span, now, should_log)
 
-    def record(self, label: str, seconds: float) -> None:
-        """Record a duration measured elsewhere."""
-        self._record(label, seconds, None)
+    def record(self, label: str, elapsed: float, should_log: bool = True) -> None:
+        """Record a duration in seconds, measured elsewhere."""
+        label = text_of(label)
+        seconds = number_of(elapsed)
+        if seconds is not None:
+            self._remember(self._elapsed, label, seconds)
+        if should_log and self._log_span is not None:
+            self._log_span(label, elapsed, None)
+
+    def mark(self, label: str, metadata: Any = None) -> float:
+        """Note that something happened now, in the log as a marker.
+
+        Args:
+            label: what happened.
+            metadata: a mapping of what belongs to it.
+
+        Returns:
+            Seconds since 1970.
+        """
+        label, now = text_of(label), time.time()
+        self._remember(self._markers, label, (now, metadata))
+        if self._log_mark is not None:
+            self._log_mark(label, metadata)
+        return now
+
+    def get_markers(self, label: str | None = None) -> dict[str, list[Marker]]:
+        """The marks by label as (seconds since 1970, metadata); an unknown label has none."""
+        with self._lock:
+            if label is not None:
+                return {label: list(self._markers.get(text_of(label), ()))}
+            return {name: list(marks) for name, marks in self._markers.items()}
+
+    def get_elapsed(self, label: str) -> list[float]:
+        """The lengths of the label's spans in seconds, the oldest first.
+
+        Raises:
+            KeyError: no span of that label has ended.
+        """
+        with self._lock:
+            return list(self._spans_of(label))
+
+    def get_latest_elapsed(self, label: str) -> float:
+        """The length of the label's latest span in seconds.
+
+        Raises:
+            KeyError: no span of that label has ended.
+        """
+        with self._lock:
+            return self._spans_of(label)[-1]
+
+    def reduce(self, label: str, operation: str = "mean") -> float:
+        """One number of the label's spans.
+
+        Args:
+            label: name of the spans.
+            operation: mean, median, min, max, std (of the population), sum or count. NaN if a span is.
+
+        Raises:
+            ValueError: there is no such operation.
+            KeyError: no span of that label has ended.
+        """
+        if operation not in _OPERATIONS:
+            raise ValueError(f"operation={operation!r}: give one of {', '.join(_OPERATIONS)}")
+        seconds = self.get_elapsed(label)
+        if operation != "count" and any(map(math.isnan, seconds)):
+            return math.nan
+        return _OPERATIONS[operation](seconds)
+
+    def get_timing_metrics(self, reduction_op: str | Mapping[str, str] = "mean") -> dict[str, float | list[float]]:
+        """The spans of all labels.
+
+        Args:
+            reduction_op: operation for all labels, or by label, see `reduce`. A label without one, or
+                with an unknown one, is given as the list of its spans; one that has no span is left out.
+        """
+        with self._lock:
+            labels = list(self._elapsed)
+            operations = dict.fromkeys(labels, reduction_op) if isinstance(reduction_op, str) else reduction_op
+            return {
+                label: self.reduce(label, operations[label])
+                if operations.get(label) in _OPERATIONS
+                else self.get_elapsed(label)
+                for label in labels
+            }
+
+    def drain(self, label: str) -> float:
+        """The sum of the label's spans, which are forgotten with it; 0.0 where there are none."""
+        with self._lock:
+            return math.fsum(self._elapsed.pop(text_of(label), ()))
+
+    def reset(self, label: str | None = None) -> None:
+        """Forget spans and marks, of one label or all, and spans that run: `stop` then raises.
+
+        What is logged stays; a block of `time` that runs is logged when it ends, and not remembered.
+        """
+        with self._lock:
+            if label is None:
+                self._elapsed.clear()
+                self._markers.clear()
+                self._running.clear()
+                return
+            label = text_of(label)
+            self._elapsed.pop(label, None)
+            self._markers.pop(label, None)
+            self._running = {key: span for key, span in self._running.items() if span.label != label}
 
     def open_labels(self) -> list[str]:
         """Labels running now, in any thread."""
-        return sorted({label for label, _, _ in list(self._running.values())})
+        with self._lock:
+            return sorted({span.label for span in self._running.values()})
 
-    def _begin(self, key: object, label: str) -> None:
-        self._running[key] = (text_of(label), time.time(), time.perf_counter())
+    def _spans_of(self, label: str) -> deque[float]:
+        try:
+            return self._elapsed[text_of(label)]
+        except KeyError:
+            raise KeyError(f"no span of {label!r} has ended") from None
 
-    def _end(self, key: object) -> float:
-        now = time.perf_counter()
-        label, wall, begin = self._running.pop(key)
-        self._record(label, now - begin, wall)
-        return now - begin
+    def _remember(self, kept: dict[str, deque[Kept]], label: str, what: Kept) -> None:
+        with self._lock:
+            if label not in kept:
+                kept[label] = deque(maxlen=MAX_KEPT)
+            kept[label].append(what)
+
+    def _log(self, span: _Span, now: float, should_log: bool) -> None:
+        if should_log and span.should_log and self._log_span is not None:
+            self._log_span(span.label, now - span.begin, span.wall)
