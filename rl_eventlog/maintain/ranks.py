@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from itertools import pairwise
 
@@ -11,6 +11,7 @@ import polars as pl
 
 from rl_eventlog.reader import RunFiles, WriterFacts
 from rl_eventlog.run import Run, RunInfo
+from rl_eventlog.run.stalls import numbers
 from rl_eventlog.run.state import last_sign
 from rl_eventlog.types import Span, Spans
 
@@ -82,16 +83,6 @@ def name_of(files: RunFiles, writer: str) -> str:
     """The same by id: of a writer that entered after the look, no more is known."""
     facts = files.writers.get(writer)
     return f"writer {writer}" if facts is None else name(facts)
-
-
-def numbers(ranks: Iterable[int]) -> str:
-    """Some rank numbers in words: `0, 4 to 7 and 1023`."""
-    spans = [f"{span.first} to {span.last}" if len(span) > 1 else f"{span.first}" for span in Spans(map(_span, ranks))]
-    return " and ".join(filter(None, (", ".join(spans[:-1]), spans[-1])))
-
-
-def _span(number: int) -> Span:
-    return Span(number, number)
 
 
 def _rows_not_there(files: RunFiles) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .info import AttemptInfo, Gap, RankInfo, RoleInfo, RunInfo
 from .run import Run
 from .runs import Runs
+from .stalls import Stall
 from .state import State, Thresholds, is_provably_alive, is_provably_dead
 from .tables import Tables
 
@@ -16,6 +17,7 @@ __all__ = [
     "Run",
     "RunInfo",
     "Runs",
+    "Stall",
     "State",
     "Tables",
     "Thresholds",

@@ -16,6 +16,7 @@ import polars as pl
 from rl_eventlog.reader import Problem, RunFiles, WriterFacts
 from rl_eventlog.schema import TABLES
 
+from .stalls import Stall, find_stalls
 from .state import Judgement, State, Thresholds, judge, last_sign, worst
 
 _STEPS_FOR_MEDIAN = 100
@@ -66,6 +67,13 @@ class RankInfo:
     """Its end, else its last heartbeat, else when it was opened, UTC."""
     beat_seconds: float
     """Interval of its heartbeat."""
+    since: datetime
+    """Since when it is in that state, as far as can be seen, UTC: its end, last call or last sign of life."""
+    open_timers: tuple[str, ...]
+    """What it was timing at its last heartbeat."""
+    pid: int | None
+    actor: str | None
+    """Id of its Ray actor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +113,8 @@ class RunInfo:
     attempts: tuple[AttemptInfo, ...]
     roles: tuple[RoleInfo, ...]
     ranks: tuple[RankInfo, ...]
+    stalls: tuple[Stall, ...]
+    """Its ranks that are stalled or lost, together by role and state."""
     nodes: tuple[str, ...]
     """Of all attempts."""
     rows: dict[str, int]
@@ -148,6 +158,7 @@ def describe(files: RunFiles, *, read: datetime, thresholds: Thresholds) -> RunI
         attempts=_attempts(files, counts),
         roles=roles,
         ranks=ranks,
+        stalls=find_stalls(ranks),
         nodes=tuple(sorted({facts.node for facts in writers})),
         rows=dict(counts.group_by("table", maintain_order=True).agg(pl.col("rows").sum()).rows()),
         gaps=tuple(
@@ -227,6 +238,10 @@ def _rank(facts: WriterFacts, attempt: int, judgement: Judgement, row_step: int 
         last_step=max(steps, default=None),
         last_sign=facts.end.ended if facts.end else last_sign(facts),
         beat_seconds=facts.beat_seconds,
+        since=judgement.since,
+        open_timers=facts.beat.open_timers if facts.beat and not facts.end else (),
+        pid=facts.pid,
+        actor=facts.actor,
     )
 
 

@@ -46,6 +46,8 @@ class Judgement:
 
     state: State
     reason: str
+    since: datetime
+    """Of a silent rank its last sign of life, of one that only beats its last call: from then on it does not go on."""
 
 
 def worst(states: Iterable[State]) -> State | None:
@@ -103,26 +105,28 @@ def judge(
 
 def _by_beat(facts: WriterFacts, now: datetime, thresholds: Thresholds) -> Judgement:
     if facts.end is not None:
-        return Judgement("finished", f"ended: {facts.end.reason}")
+        return Judgement("finished", f"ended: {facts.end.reason}", facts.end.ended)
+    since = last_sign(facts)
     if is_provably_dead(facts):
-        return Judgement("lost", f"process {facts.pid} is gone and wrote no end{_inside(facts)}")
-    silence = now - last_sign(facts)
+        return Judgement("lost", f"process {facts.pid} is gone and wrote no end{_inside(facts)}", since)
+    silence = now - since
     if silence > thresholds.lost_after:
-        return Judgement("lost", f"no heartbeat for {_duration(silence.total_seconds())}{_inside(facts)}")
+        return Judgement("lost", f"no heartbeat for {_duration(silence.total_seconds())}{_inside(facts)}", since)
     if silence.total_seconds() > thresholds.missed_beats * facts.beat_seconds:
-        return Judgement("stalled", f"no heartbeat for {_duration(silence.total_seconds())}{_inside(facts)}")
-    return Judgement("running", "beats")
+        return Judgement("stalled", f"no heartbeat for {_duration(silence.total_seconds())}{_inside(facts)}", since)
+    return Judgement("running", "beats", since)
 
 
 def _by_calls(facts: WriterFacts, *, limit: float, excused: bool) -> Judgement | None:
     idle = _idle_seconds(facts) or 0.0
     if idle <= limit:
         return None
+    since = last_sign(facts) - timedelta(seconds=idle)
     if excused:
         because = "another rank of its role is behind or silent"
-        return Judgement("waiting", f"no call for {_duration(idle)}, {because}{_inside(facts)}")
+        return Judgement("waiting", f"no call for {_duration(idle)}, {because}{_inside(facts)}", since)
     because = "and no rank of its role is behind it"
-    return Judgement("stalled", f"no call for {_duration(idle)}, {because}{_inside(facts)}")
+    return Judgement("stalled", f"no call for {_duration(idle)}, {because}{_inside(facts)}", since)
 
 
 def _duration(seconds: float) -> str:

@@ -147,6 +147,7 @@ def test_show_json_is_what_the_documentation_says(tmp_path: Path) -> None:
         "attempts",
         "roles",
         "ranks",
+        "stalls",
         "hparams",
         "metrics",
         "gaps",

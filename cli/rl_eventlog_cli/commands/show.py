@@ -32,7 +32,8 @@ def command(
 ) -> None:
     """Show one run: how it fares, and what is damaged.
 
-    Shown are attempts, roles and ranks with their states, hyperparameters, and the last value of each metric.
+    Shown are ranks that hold the run up, attempts, roles and ranks with their states, hyperparameters, and the last
+    value of each metric.
     Sealed files are compared with the digests in their names. What is good is shown on stdout. Gaps, damaged files and
     lost rows are named on stderr, with exit status 1; else it is 0. What merging had to decide, or differs where it
     should not, is a warning on stderr and changes no status.
@@ -90,6 +91,8 @@ def _findings(info: RunInfo) -> Iterator[str]:
 
 def _show(info: RunInfo, hparams: pl.DataFrame, metrics: pl.DataFrame, *, show_ranks: bool, utc: bool) -> None:
     output.line(f"{info.name}  {states.in_words(info.state, info.ranks) or 'nobody wrote yet'}", style="bold")
+    for sentence in states.stalls_in_words(info, utc=utc):
+        output.line(sentence)
     output.table(["", ""], _facts(info, utc=utc), heading=False)
     output.line()
     output.table(
@@ -205,6 +208,7 @@ def _document(info: RunInfo, hparams: pl.DataFrame, metrics: pl.DataFrame, findi
         "attempts": [output.fields(one) for one in info.attempts],
         "roles": [output.fields(one) for one in info.roles],
         "ranks": [output.fields(one) for one in info.ranks],
+        "stalls": [output.fields(one) for one in info.stalls],
         "hparams": hparams.to_dicts(),
         "metrics": metrics.to_dicts(),
         "gaps": [output.fields(one) for one in info.gaps],
