@@ -50,7 +50,7 @@ def limits_document(thresholds: Thresholds) -> dict[str, float]:
 
 
 def stalls_in_words(info: RunInfo, *, utc: bool) -> list[str]:
-    """Who holds the run up, a sentence each: ``rank 5 (node) stalled in `step` since 12:03, step 183; 7 ranks waiting``."""
+    """A sentence each: ``rank 5 (node) stalled in `step` since 12:03, step 183; 7 ranks waiting``."""
     several = len(info.roles) > 1
     return [_sentence(stall, info.read, name_role=several, utc=utc) for stall in info.stalls]
 

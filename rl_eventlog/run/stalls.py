@@ -50,8 +50,8 @@ def find_stalls(ranks: Sequence[RankInfo]) -> tuple[Stall, ...]:
         members = [rank for rank in ranks if rank.role == role]
         waiting = sum(rank.state == "waiting" for rank in members)
         for state in ("stalled", "lost"):
-            if still := [rank for rank in members if rank.state == state]:
-                found.append(_stall(state, still, waiting))
+            still = [rank for rank in members if rank.state == state]
+            found += [_stall(state, still, waiting)] if still else []
     return tuple(found)
 
 
