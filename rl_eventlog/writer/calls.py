@@ -19,6 +19,7 @@ from typing import Any, Concatenate, ParamSpec
 import pyarrow as pa
 
 from rl_eventlog.errors import WriteError, WriterClosedError
+from rl_eventlog.value_types import Mean, ValueType
 
 from . import distributions
 from .accumulate import Accumulator
@@ -114,7 +115,8 @@ class LogCalls(ABC):
 
         Args:
             metrics: values by key. Scalars become metrics, lists and arrays distributions, texts
-                markers; nested mappings are flattened with ``/``.
+                markers; nested mappings are flattened with ``/``. `Mean(x, weight=n)`, `Sum`, `Max`, `Min`,
+                `Last` and `Quantiles` of `rl_eventlog` declare their key, and win over `weight` and `reduce`.
             step: training step; `set_step`'s where not given.
             prefix: put before each key, with one ``/``.
             step_metric: key of the value that is the position on another x-axis, with or without
@@ -122,7 +124,8 @@ class LogCalls(ABC):
             step_finished: this process is done with the step.
             weight: weight in means over ranks, one for all keys or a mapping by key.
             reduce: how ranks are merged, one for all keys or a mapping by key or glob: mean, sum,
-                min, max, last, none, std, p50, p90, p95, p99. Others are kept for later versions.
+                min, max, last, none, std, p50, p90, p95, p99; `histogram` makes it a distribution. Others are kept
+                for later versions.
         """
         try:
             session = self._ready()
@@ -156,14 +159,16 @@ class LogCalls(ABC):
         """The rule of `log_metrics`, for calls that have no plan."""
         values = sort_values(metrics)
         start = start_of(prefix)
+        values.spread_histograms(reduce, start)
         names = {key: start + key for key in (*values.scalars, *values.many, *values.large, *values.texts)}
         axis_value = self._take_axis(values, names, step_metric)
         axis = None if axis_value is None else text_of(step_metric)
         position = Position(step, time.time_ns() // 1000, axis, axis_value, step_finished)
-        rows = [
-            Metric(names[key], value, self._weight(weight, key, names[key]), self._reduction(reduce, key, names[key]))
-            for key, value in values.scalars.items()
-        ]
+        rows = []
+        for key, value in values.scalars.items():
+            typed, name = values.declared.get(key), names[key]
+            weighed = self._weight(typed.weight if isinstance(typed, Mean) else weight, key, name)
+            rows.append(Metric(name, value, weighed, self._reduction(reduce, key, name, typed)))
         if rows:
             self._append("metrics", metrics_batch(rows, position))
         elif step_finished:
@@ -172,10 +177,10 @@ class LogCalls(ABC):
 
     @_harmless
     def accumulate(self, metrics: Mapping[str, Any], *, weight: float = 1.0) -> None:
-        """Add one micro-batch to the weighted means that `log_accumulated` logs.
+        """Add one micro-batch to what `log_accumulated` logs; a crash takes what was not logged by then.
 
         Args:
-            metrics: scalars by key.
+            metrics: scalars by key, which become weighted means, or value types: `Sum(n)`, `Max(x)`, ...
             weight: weight of the micro-batch, say its number of tokens.
         """
         self._ready()
@@ -192,15 +197,8 @@ class LogCalls(ABC):
         step_finished: bool = False,
     ) -> None:
         """Log what was accumulated; the weight of each row is the sum of its weights."""
-        means = self._accumulator.take()
-        self.log_metrics(
-            {key: mean for key, (mean, _) in means.items()},
-            step,
-            prefix,
-            step_metric,
-            step_finished,
-            weight={key: weights for key, (_, weights) in means.items()},
-        )
+        metrics, weights = self._accumulator.take()
+        self.log_metrics(metrics, step, prefix, step_metric, step_finished, weight=weights)
 
     @_harmless
     def log_timing(self, name: str, seconds: float, step: int | None = None, *, start: float | None = None) -> None:
@@ -410,8 +408,8 @@ class LogCalls(ABC):
             self._skips.note("weights that do not count", name, message)
         return number
 
-    def _reduction(self, declared: Any, key: str, name: str) -> str | None:
-        reduction = lookup(declared, key, name)
+    def _reduction(self, declared: Any, key: str, name: str, typed: ValueType | None = None) -> str | None:
+        reduction = lookup(declared, key, name) if typed is None else typed.reduction
         if reduction is None:
             return None
         if isinstance(reduction, str):

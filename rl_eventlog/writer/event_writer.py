@@ -225,7 +225,8 @@ class EventWriter(LogCalls):
             return self._closed
 
     def _end(self, timeout: float, reason: str) -> CloseReport:
-        if left := self._accumulator.take():
+        left, _ = self._accumulator.take()
+        if left:
             self._skips.counters["accumulated and never logged"] += len(left)
         if self in _opened:
             _opened.remove(self)

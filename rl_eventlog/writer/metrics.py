@@ -108,7 +108,11 @@ class MetricPlans:
         reductions = [lookup(reduce, key, name) for key, name in zip(keys, names, strict=True)]
         if axis_index is not None:
             del names[axis_index], reductions[axis_index]
-        if not names or not all(r is None or (type(r) is str and text_of(r) == r) for r in reductions):
+        if (
+            not names
+            or "histogram" in reductions
+            or not all(r is None or (type(r) is str and text_of(r) == r) for r in reductions)
+        ):
             return None
         shape = Shape(
             names=tuple(names),

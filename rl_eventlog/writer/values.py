@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+from rl_eventlog.value_types import VALUE_TYPES, ValueType
+
 from .scalars import EXACT_INTEGERS, fetch_device_scalars
 from .text import text_of
 
@@ -35,6 +37,16 @@ class Sorted:
     """Integers beyond 2^53, which a float64 does not hold exactly."""
     skipped: dict[str, str] = field(default_factory=dict)
     """Type of each value that is none of the above."""
+    declared: dict[str, ValueType] = field(default_factory=dict)
+    """Value types that were handed over; what they hold is among the above."""
+
+    def spread_histograms(self, reduce: Any, start: str) -> None:
+        """Make scalars that are to become distributions many values: one, or none where it is null."""
+        for key in list(self.scalars):
+            typed = self.declared.get(key)
+            if (lookup(reduce, key, start + key) if typed is None else typed.reduction) == "histogram":
+                value = self.scalars.pop(key)
+                self.many[key] = [] if value is None else [value]
 
 
 def sort_values(metrics: Any) -> Sorted:
@@ -68,7 +80,10 @@ def _flatten(metrics: Any, prefix: str, around: tuple[int, ...], result: Sorted)
         return
     for key, value in items:
         name = prefix + text_of(key)
-        if type(value) is float or not isinstance(value, Mapping):  # the first is quick, and most are
+        if isinstance(value, VALUE_TYPES):
+            result.declared[name] = value
+            yield name, value.value
+        elif type(value) is float or not isinstance(value, Mapping):  # the first is quick, and most are
             yield name, value
         elif id(value) in (*around, id(metrics)) or len(around) == _MAX_DEPTH:
             result.skipped[name] = "a mapping inside itself or nested too deeply"
