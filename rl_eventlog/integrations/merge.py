@@ -1,7 +1,7 @@
 """Merging what ranks hand over while they train, as reading would merge what they log.
 
 - The rules are those of `Run.metrics()`: what is null, NaN, weighted, counted once a replica, left out.
-- Values are added up in rank order: the result is the same digits on every rank, and as read later.
+- Values are added up in rank order: the digits are those that are read later, but for the last of `std` and quantiles.
 - A list of values gives the quantiles `<key>/p50`, `p90`, `p95`, `p99`, over all ranks' values.
 - Plain Python: no polars and no framework is loaded.
 """

@@ -2,7 +2,7 @@
 
 - One packed all_gather a call, whatever the keys and reductions. Only where some rank has a key, a
   reduction or a longer list than it ever had, a second one follows, which agrees on them.
-- Every rank gets the same digits, those of the later reading: values are added up in rank order.
+- Every rank gets the same digits, those of `merge_ranks`: values are added up in rank order.
 - A collective: each rank of the group calls it equally often, with whatever keys it has. No value
   makes it raise, so that no rank is left waiting.
 """
