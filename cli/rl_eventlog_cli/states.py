@@ -50,7 +50,10 @@ def limits_document(thresholds: Thresholds) -> dict[str, float]:
 
 
 def stalls_in_words(info: RunInfo, *, utc: bool) -> list[str]:
-    """A sentence each: ``rank 5 (node) stalled in `step` since 12:03, step 183; 7 ranks waiting``."""
+    """Who holds the run up, a sentence each.
+
+    ``rank 5 (node) stalled in `policy_training` since 12:03, step 183; 7 ranks waiting``
+    """
     several = len(info.roles) > 1
     return [_sentence(stall, info.read, name_role=several, utc=utc) for stall in info.stalls]
 
@@ -75,11 +78,9 @@ def _who(stall: Stall) -> str:
     named = []
     if stall.ranks:
         shown = numbers(stall.ranks)
-        if shown.count(",") + 2 > _NAMED:
-            shown = f"{len(stall.ranks)}"
-            named.append(f"{shown} ranks")
-        else:
-            named.append(f"{'rank' if len(stall.ranks) == 1 else 'ranks'} {shown}")
+        few = shown.count(",") + 2 <= _NAMED
+        many = f"ranks {shown}" if few else f"{len(stall.ranks)} ranks"
+        named.append(f"rank {shown}" if len(stall.ranks) == 1 else many)
     if len(stall.processes) > _NAMED:
         named.append(f"{len(stall.processes)} processes")
     else:

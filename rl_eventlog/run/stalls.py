@@ -45,14 +45,14 @@ class Stall:
 
 def find_stalls(ranks: Sequence[RankInfo]) -> tuple[Stall, ...]:
     """The stalls of a run, by role, those that are stalled before those that are lost."""
-    found = []
-    for role in sorted({rank.role for rank in ranks}):
-        members = [rank for rank in ranks if rank.role == role]
-        waiting = sum(rank.state == "waiting" for rank in members)
-        for state in ("stalled", "lost"):
-            still = [rank for rank in members if rank.state == state]
-            found += [_stall(state, still, waiting)] if still else []
-    return tuple(found)
+    waiting = Counter(rank.role for rank in ranks if rank.state == "waiting")
+    states: tuple[Literal["stalled", "lost"], ...] = ("stalled", "lost")
+    return tuple(
+        _stall(state, still, waiting[role])
+        for role in sorted({rank.role for rank in ranks})
+        for state in states
+        if (still := [rank for rank in ranks if (rank.role, rank.state) == (role, state)])
+    )
 
 
 def numbers(ranks: Iterable[int]) -> str:

@@ -26,14 +26,15 @@ CHECKOUT = Path(__file__).parents[2]
 
 #: Says when it is through with a step and waits for the others, as in a collective.
 RANK = f"""
-import sys
+import sys, time
 from rl_eventlog import EventWriter
 log = EventWriter.open(sys.argv[1], run="r", role="trainer", rank=int(sys.argv[2]), world_size={RANKS},
                        launch_id="one", beat_interval_seconds={BEAT_SECONDS}, capture_diff=False)
 for step in range(1_000_000):
     log.set_step(step)
-    log.log_metrics({{"loss": 1.0}})
     with log.timer.time("policy_training"):
+        time.sleep(0.02)
+        log.log_metrics({{"loss": 1.0}})
         print(step, flush=True)
         if not sys.stdin.readline():
             break
@@ -99,6 +100,8 @@ def test_a_stopped_rank_is_named_within_four_beats_and_the_others_wait(ranks: Ra
     run = tmp_path / "r"
     ranks.train(2.5)
     assert stalls(run) == ()
+    while not Run(run).info.ranks[HUNG].open_timers:  # a beat between two spans says nothing of the hang to come
+        ranks.train(0.1)
     ranks.processes[HUNG].send_signal(signal.SIGSTOP)
     stall = wait_for(run, waiting=RANKS - 1)
     assert (stall.state, stall.ranks, stall.timers) == ("stalled", (HUNG,), ("policy_training",))

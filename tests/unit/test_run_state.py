@@ -157,3 +157,9 @@ def test_silence_is_told_in_a_unit_that_can_be_read_and_with_what_the_rank_was_t
     for facts, end in ((silent, ""), (replace(silent, beat=beat), "; it was timing generation, step")):
         (found,) = judge([facts], now=NOW, thresholds=Thresholds(), step_seconds=lambda: None)
         assert found.reason == f"no heartbeat for {words}{end}"
+
+
+def test_a_silent_rank_does_not_go_on_since_its_last_sign_and_one_that_only_beats_since_its_last_call() -> None:
+    silent, idle = rank(0, age=100.0), rank(1, age=2.0, idle=250.0)
+    found = judge([silent, idle], now=NOW, thresholds=Thresholds(), step_seconds=lambda: STEP_SECONDS)
+    assert [(one.state, (NOW - one.since).total_seconds()) for one in found] == [("stalled", 100.0), ("waiting", 252.0)]
