@@ -77,10 +77,11 @@ class Accumulator:
                 if value is not None and (reason := self._add(key, value, values, weight)):
                     skipped[key] = reason
             for key, many in (*values.many.items(), *values.large.items()):
-                if isinstance(values.declared.get(key), Quantiles):
-                    reason = self._gather(key, Quantiles, numbers(many))
-                else:
-                    reason = "not a scalar"
+                try:
+                    typed = isinstance(values.declared.get(key), Quantiles)
+                    reason = self._gather(key, Quantiles, numbers(many)) if typed else "not a scalar"
+                except Exception:  # noqa: BLE001 -- values are the user's objects: one must not cost the others
+                    reason = "not numbers"
                 skipped |= {key: reason} if reason else {}
         return skipped
 

@@ -159,9 +159,9 @@ class LogCalls(ABC):
         """The rule of `log_metrics`, for calls that have no plan."""
         values = sort_values(metrics)
         start = start_of(prefix)
-        values.spread_histograms(reduce, start)
         names = {key: start + key for key in (*values.scalars, *values.many, *values.large, *values.texts)}
         axis_value = self._take_axis(values, names, step_metric)
+        values.spread_histograms(reduce, start)  # not the axis: it is no row
         axis = None if axis_value is None else text_of(step_metric)
         position = Position(step, time.time_ns() // 1000, axis, axis_value, step_finished)
         rows = []

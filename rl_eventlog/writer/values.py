@@ -44,7 +44,8 @@ class Sorted:
         """Make scalars that are to become distributions many values: one, or none where it is null."""
         for key in list(self.scalars):
             typed = self.declared.get(key)
-            if (lookup(reduce, key, start + key) if typed is None else typed.reduction) == "histogram":
+            reduction = lookup(reduce, key, start + key) if typed is None else typed.reduction
+            if isinstance(reduction, str) and reduction == "histogram":
                 value = self.scalars.pop(key)
                 self.many[key] = [] if value is None else [value]
 

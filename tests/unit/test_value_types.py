@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -97,3 +98,18 @@ def test_quantiles_of_micro_batches_are_one_distribution(tmp_path: Path) -> None
 def test_a_key_keeps_its_first_type(tmp_path: Path) -> None:
     rows = accumulated(tmp_path, ({"a": Sum(1)}, 1.0), ({"a": Max(9)}, 1.0))
     assert rows.select("value", "reduction").rows() == [(1.0, "sum")]
+
+
+def test_an_odd_reduction_costs_no_row(tmp_path: Path) -> None:
+    run = logged(tmp_path, [{"a": 1.0, "b": 2.0}], reduce={"a": np.array([1, 2])})
+    assert values(run) == {"a": 1.0, "b": 2.0}
+
+
+def test_the_axis_of_a_histogram_stays_its_axis(tmp_path: Path) -> None:
+    run = logged(tmp_path, [{"len": 5.0, "tokens": 100.0}], step_metric="tokens", reduce="histogram")
+    assert run.distributions().select("name", "axis", "axis_value").collect().rows() == [("len", "tokens", 100.0)]
+
+
+def test_one_bad_key_of_many_values_costs_no_other(tmp_path: Path) -> None:
+    accumulated(tmp_path, ({"bad": Quantiles(["x"] * 9000), "good": Quantiles([1.0] * 9000)}, 1.0))
+    assert Run(tmp_path / "r").distributions().select("name", "count").collect().rows() == [("good", 9000)]
