@@ -15,6 +15,14 @@ from .metrics import QUANTILES, linear_quantile, sum_in_order
 
 _SECONDS = pl.col("duration_seconds")
 _RANK_COLUMNS = ("rank", "data_rank", "node")
+_MERGED_COLUMNS = (
+    *("role", "name", "step", "time", "duration_seconds", "mean_seconds", "p95_seconds", "imbalance"),
+    *("slowest_rank", "count", "ranks", "attempt"),
+)
+
+
+#: The slowest rank as a multiple of the mean: 1.0 where all are even; null where the mean is 0.
+_IMBALANCE = pl.when(pl.col("mean_seconds") != 0).then(_SECONDS / pl.col("mean_seconds"))
 
 
 def sum_spans(rows: pl.LazyFrame) -> pl.LazyFrame:
@@ -29,10 +37,11 @@ def sum_spans(rows: pl.LazyFrame) -> pl.LazyFrame:
         `attempt, rank, data_rank, node`.
     """
     columns = ("role", "name", "step", "time", "start", "duration_seconds", "count", "attempt", *_RANK_COLUMNS)
-    return _spans_of_ranks(rows).select(columns)
+    return spans_of_ranks(rows).select(columns)
 
 
-def _spans_of_ranks(rows: pl.LazyFrame) -> pl.LazyFrame:
+def spans_of_ranks(rows: pl.LazyFrame) -> pl.LazyFrame:
+    """As `sum_spans`, with `rank_key` and `_rank_order` (see `identify`)."""
     return rows.group_by("role", "name", "step", "attempt", "rank_key", "_rank_order").agg(
         pl.col("time").max(),
         pl.col("start").min(),
@@ -54,12 +63,13 @@ def merge_timings(rows: pl.LazyFrame) -> pl.LazyFrame:
         - `role`, `name`, `step` (int64, null where none);
         - `time` (UTC, microseconds): the latest of the rows;
         - `duration_seconds`: of the slowest rank; `mean_seconds`, `p95_seconds` (linear): over the ranks;
+        - `imbalance` (float64): the slowest rank over the mean, 1.0 where all are even; null where the mean is 0;
         - `slowest_rank` (int32): the lowest of the slowest; null where it has no number;
         - `count` (int64): spans of all ranks; `ranks` (int32): ranks with a span;
         - `attempt` (int32).
     """
     return (
-        _spans_of_ranks(rows)
+        spans_of_ranks(rows)
         .group_by("role", "name", "step", "attempt")
         .agg(
             pl.col("time").max(),
@@ -70,17 +80,6 @@ def merge_timings(rows: pl.LazyFrame) -> pl.LazyFrame:
             slowest_rank=pl.col("rank").filter(_SECONDS.nan_max() == _SECONDS).min(),
             ranks=pl.len().cast(pl.Int32),
         )
-        .select(
-            "role",
-            "name",
-            "step",
-            "time",
-            "duration_seconds",
-            "mean_seconds",
-            "p95_seconds",
-            "slowest_rank",
-            "count",
-            "ranks",
-            "attempt",
-        )
+        .with_columns(imbalance=_IMBALANCE)
+        .select(_MERGED_COLUMNS)
     )

@@ -110,8 +110,9 @@ class Tables(ABC):
 
         Returns:
             `role, name, step` (null where none), `time` (the latest), `duration_seconds` (of the
-            slowest rank), `mean_seconds`, `p95_seconds` (over the ranks), `slowest_rank` (null where
-            it has no number), `count` (spans), `ranks` (with a span), `attempt`; sorted by name and step.
+            slowest rank), `mean_seconds`, `p95_seconds` (over the ranks), `imbalance` (the slowest over
+            the mean, 1.0 where all are even; null where the mean is 0), `slowest_rank` (null where it
+            has no number), `count` (spans), `ranks` (with a span), `attempt`; sorted by name and step.
             With ``ranks="each"``: `role, name, step, time, start` (of the first span, null where
             unknown), `duration_seconds, count, attempt, rank, data_rank, node`.
         """

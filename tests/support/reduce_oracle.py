@@ -173,6 +173,7 @@ def merge_timings(rows: list[Row]) -> list[Row]:
                 "duration_seconds": float(values.max()),
                 "mean_seconds": float(values.mean()),
                 "p95_seconds": float(np.quantile(values, 0.95)),
+                "imbalance": float(values.max() / values.mean()) if values.mean() else None,
                 "slowest_rank": min((rank for rank in slowest if rank is not None), default=None),
                 "count": sum(row["count"] for row in group),
                 "ranks": len(ranks),

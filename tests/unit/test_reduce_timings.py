@@ -53,12 +53,26 @@ def test_the_columns_are_as_documented() -> None:
         "duration_seconds": pl.Float64,
         "mean_seconds": pl.Float64,
         "p95_seconds": pl.Float64,
+        "imbalance": pl.Float64,
         "slowest_rank": pl.Int32,
         "count": pl.Int64,
         "ranks": pl.Int32,
         "attempt": pl.Int32,
     }
-    assert frame.rows() == [("trainer", "train", 1, at(5), 2.0, 1.5, pytest.approx(1.95), 1, 4, 2, 1)]
+    assert frame.rows() == [("trainer", "train", 1, at(5), 2.0, 1.5, pytest.approx(1.95), 2.0 / 1.5, 1, 4, 2, 1)]
+
+
+def test_the_imbalance_is_one_where_ranks_are_even_and_null_where_none_took_time() -> None:
+    def imbalance(*seconds: float) -> float | None:
+        (row,) = merged([(Writer(f"w{rank}", rank=rank), span(value)) for rank, value in enumerate(seconds)])
+        found: float | None = row["imbalance"]
+        return found
+
+    assert imbalance(2.0, 2.0, 2.0) == 1.0
+    assert imbalance(1.0, 1.0, 4.0) == 2.0
+    assert imbalance(3.0) == 1.0
+    assert imbalance(0.0, 0.0) is None
+    assert math.isnan(imbalance(1.0, math.nan) or 0.0)
 
 
 def test_every_rank_of_a_replica_counts() -> None:
@@ -101,7 +115,7 @@ def test_timings_without_a_step_are_one_group() -> None:
 
 def test_a_nan_duration_is_seen() -> None:
     (row,) = merged([(Writer("w0"), span(1.0)), (Writer("w1", rank=1), span(math.nan))])
-    assert all(math.isnan(row[name]) for name in ("duration_seconds", "mean_seconds", "p95_seconds"))
+    assert all(math.isnan(row[name]) for name in ("duration_seconds", "mean_seconds", "p95_seconds", "imbalance"))
     assert row["slowest_rank"] == 1
 
 
