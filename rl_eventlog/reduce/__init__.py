@@ -11,12 +11,15 @@ from .hparams import hparam_history, hparam_warnings, latest_hparams
 from .metrics import each_rank, merge_metrics, metric_warnings
 from .names import name_matches
 from .overlap import Attempts, identify, resume_warnings, select_view, with_position
+from .phases import phases_of_run, phases_of_steps
+from .stragglers import find_stragglers
 from .timings import merge_timings, sum_spans
 
 __all__ = [
     "REDUCTIONS",
     "Attempts",
     "each_rank",
+    "find_stragglers",
     "hparam_history",
     "hparam_warnings",
     "identify",
@@ -25,6 +28,8 @@ __all__ = [
     "merge_timings",
     "metric_warnings",
     "name_matches",
+    "phases_of_run",
+    "phases_of_steps",
     "resume_warnings",
     "select_view",
     "sum_spans",

@@ -20,6 +20,7 @@ from rl_eventlog.reduce import Attempts
 from rl_eventlog.schema import table as table_schema
 
 Ranks = Literal["reduced", "each"]
+Per = Literal["step", "run"]
 Names = str | Iterable[str] | None
 Frontier = Mapping[str, Mapping[str, int]]
 Build = Callable[[pl.LazyFrame, pl.DataFrame], pl.LazyFrame]
@@ -120,11 +121,92 @@ class Tables(ABC):
         _check("attempts", attempts, Attempts)
 
         def build(rows: pl.LazyFrame, identities: pl.DataFrame) -> pl.LazyFrame:
-            identified = reduce.identify(_chosen(rows, names, role), identities)
-            view = reduce.select_view(identified, identities, by=("name", "step"), attempts=attempts, repeats="all")
+            view = _spans(rows, identities, names, role, attempts)
             if ranks == "each":
                 return reduce.sum_spans(view)
             return reduce.merge_timings(view).sort("role", "name", "step", "attempt")
+
+        return self.frame("timings", build, frontier)
+
+    def stragglers(
+        self,
+        names: Names = None,
+        *,
+        attempts: Attempts = "latest",
+        role: str | None = None,
+        frontier: Frontier | None = None,
+    ) -> pl.LazyFrame:
+        """The ranks that others waited for: how often, how long, on which node. Numbers, no verdict.
+
+        A typical rank is the median of a step's ranks (the lower one of two in the middle). A slow rank has
+        a `median_ratio` above 1 in every step; one that was slow once has its loss in one, `worst_seconds`.
+        Labels within others are rows of their own: what ``a/b`` loses is lost in ``a`` too.
+
+        Args:
+            names: see the class.
+            attempts: see the class; `all` also counts steps that were logged again.
+            role: see the class.
+            frontier: see the class.
+
+        Returns:
+            `role, name, rank, node` (a rank that moved has a row for each), `steps` (in which others could
+            be compared), `slowest_steps`, `slowest_share` (in which it was the slowest), `lost_seconds`
+            (its time beyond the typical rank's in these), `worst_seconds` (the most in one step),
+            `median_ratio` (its time over the typical rank's, the median over the steps),
+            `duration_seconds`; what lost most comes first.
+        """
+        _check("attempts", attempts, Attempts)
+
+        def build(rows: pl.LazyFrame, identities: pl.DataFrame) -> pl.LazyFrame:
+            found = reduce.find_stragglers(_spans(rows, identities, names, role, attempts))
+            order = ["lost_seconds", "role", "name", "rank", "node"]
+            return found.sort(order, descending=[True, False, False, False, False])
+
+        return self.frame("timings", build, frontier)
+
+    def phases(
+        self,
+        names: Names = None,
+        *,
+        per: Per = "step",
+        whole: str | None = None,
+        attempts: Attempts = "latest",
+        role: str | None = None,
+        frontier: Frontier | None = None,
+    ) -> pl.LazyFrame:
+        """Where the time of a step went, by labels: ``a/b`` is part of ``a`` where ``a`` was timed in the step.
+
+        Seconds are means over the ranks that timed anything in the step, so that parts add up. Timings
+        without a step are left out.
+
+        Args:
+            names: see the class; shares are of the whole step all the same.
+            per: `step`: one row a step and label; `run`: one a label.
+            whole: the label that covers a step, ``total_step_time``: all others are part of it. None: the
+                labels that are part of no other add up to the step.
+            attempts: see the class.
+            role: see the class.
+            frontier: see the class.
+
+        Returns:
+            `role, step, name, attempt, parent` (null: none), `depth, seconds, share` (of the step),
+            `self_seconds, self_share` (without its parts; negative where these overlapped), `ranks`
+            (that timed it); sorted by step and name.
+            With ``per="run"``: `role, name, parent, depth, steps` (that have it), `mean_seconds`,
+            `median_seconds` (over these), `seconds, share, self_seconds, self_share` (of all steps);
+            what took longest comes first.
+        """
+        _check("per", per, Per)
+        _check("attempts", attempts, Attempts)
+
+        def build(rows: pl.LazyFrame, identities: pl.DataFrame) -> pl.LazyFrame:
+            view = _spans(rows, identities, None, role, attempts)
+            if per == "step":
+                found = reduce.phases_of_steps(view, whole=whole).sort("role", "step", "attempt", "name")
+            else:
+                found = reduce.phases_of_run(view, whole=whole)
+                found = found.sort("role", "seconds", "name", descending=[False, True, False])
+            return _chosen(found, names, None)
 
         return self.frame("timings", build, frontier)
 
@@ -226,6 +308,13 @@ def _as_logged(
 ) -> pl.LazyFrame:
     identified = reduce.identify(_chosen(rows, names, role), identities)
     return identified.select(*table_schema(table).sealed.names, "attempt")
+
+
+def _spans(
+    rows: pl.LazyFrame, identities: pl.DataFrame, names: Names, role: str | None, attempts: Attempts
+) -> pl.LazyFrame:
+    identified = reduce.identify(_chosen(rows, names, role), identities)
+    return reduce.select_view(identified, identities, by=("name", "step"), attempts=attempts, repeats="all")
 
 
 def _chosen(rows: pl.LazyFrame, names: Names, role: str | None) -> pl.LazyFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import polars as pl
@@ -36,18 +37,18 @@ def writers(draw: st.DrawFn) -> list[Writer]:
     found = []
     for index in range(count):
         rank = draw(st.sampled_from([None, 0, 1, 2, 3]))
-        found.append(
-            Writer(
-                f"w{draw(st.integers(0, 9))}{index}",
-                role=draw(st.sampled_from(["trainer", "eval"])),
-                rank=rank,
-                data_rank=rank // 2 if rank is not None and draw(st.booleans()) else None,
-                attempt=draw(st.integers(1, 3)),
-                incarnation=draw(st.integers(0, 1)),
-                resume_step=draw(st.sampled_from([None, None, 1, 2])),
-                rank_key="actor" if rank is None and draw(st.booleans()) else "",
-            )
+        writer = Writer(
+            f"w{draw(st.integers(0, 9))}{index}",
+            role=draw(st.sampled_from(["trainer", "eval"])),
+            rank=rank,
+            data_rank=rank // 2 if rank is not None and draw(st.booleans()) else None,
+            attempt=draw(st.integers(1, 3)),
+            incarnation=draw(st.integers(0, 1)),
+            resume_step=draw(st.sampled_from([None, None, 1, 2])),
+            rank_key="actor" if rank is None and draw(st.booleans()) else "",
         )
+        # a node of its own, another one after the second attempt
+        found.append(replace(writer, node=f"{writer.key} {writer.attempt > 2}"))
     return found
 
 
@@ -66,11 +67,11 @@ def metric_rows(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @st.composite
-def timing_rows(draw: st.DrawFn) -> dict[str, Any]:
+def timing_rows(draw: st.DrawFn, names: st.SearchStrategy[str], seconds: st.SearchStrategy[float]) -> dict[str, Any]:
     return {
-        "name": draw(st.sampled_from(["a", "b"])),
+        "name": draw(names),
         "step": draw(STEPS),
-        "duration_seconds": draw(st.floats(0, 1e4, width=32)),
+        "duration_seconds": draw(seconds),
         "count": draw(st.integers(1, 3)),
     }
 
@@ -144,17 +145,48 @@ def check_metrics(log: list[tuple[Writer, dict[str, Any]]], attempts: Attempts) 
     assert sorted(each.select("writer", "seq").rows()) == sorted((row["writer"], row["seq"]) for row in expected)
 
 
-@given(log=logs(timing_rows()), attempts=st.sampled_from(["latest", "all"]))
+@given(
+    log=logs(timing_rows(st.sampled_from(["a", "b"]), st.floats(0, 1e4, width=32))),
+    attempts=st.sampled_from(["latest", "all"]),
+)
 @settings(max_examples=120)
 def test_timings_agree_with_the_oracle(log: list[tuple[Writer, dict[str, Any]]], attempts: Attempts) -> None:
+    view, expected = timings_view(log, attempts)
+    assert_same(reduce.merge_timings(view).collect(), oracle.merge_timings(expected), TIMING_KEY)
+
+
+def timings_view(
+    log: list[tuple[Writer, dict[str, Any]]], attempts: Attempts
+) -> tuple[pl.LazyFrame, list[dict[str, Any]]]:
     ours = list({writer.writer: writer for writer, _ in log}.values())
     by = ("name", "step")
     rows = rows_of("timings", log)
     identities = identities_of(ours)
     lazy = reduce.identify(rows.lazy(), identities)
     view = reduce.select_view(lazy, identities, by=by, attempts=attempts, repeats="all")
-    expected = oracle.view(oracle.known(rows.to_dicts(), ours), ours, by, attempts, "all")
-    assert_same(reduce.merge_timings(view).collect(), oracle.merge_timings(expected), TIMING_KEY)
+    return view, oracle.view(oracle.known(rows.to_dicts(), ours), ours, by, attempts, "all")
+
+
+@given(
+    log=logs(timing_rows(st.sampled_from(["a", "a/b", "a/b/c", "a/c", "d/e", "d"]), st.integers(0, 9).map(float))),
+    attempts=st.sampled_from(["latest", "all"]),
+    whole=st.sampled_from([None, "a", "a/b", "d", "never"]),
+)
+@settings(max_examples=150)
+def test_stragglers_and_phases_agree_with_the_oracle(
+    log: list[tuple[Writer, dict[str, Any]]], attempts: Attempts, whole: str | None
+) -> None:
+    view, expected = timings_view(log, attempts)
+    found = reduce.find_stragglers(view).collect()
+    assert_same(found, oracle.stragglers(expected), ("role", "name", "rank", "node"))
+    phases = oracle.phases(expected, whole)
+    assert_same(reduce.phases_of_steps(view, whole=whole).collect(), without(phases, "_total"), TIMING_KEY)
+    over_steps = reduce.phases_of_run(view, whole=whole).collect()
+    assert_same(over_steps, oracle.phases_over_steps(phases), ("role", "name"))
+
+
+def without(rows: list[dict[str, Any]], column: str) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name != column} for row in rows]
 
 
 @given(log=logs(metric_rows()))

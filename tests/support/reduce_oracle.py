@@ -180,3 +180,96 @@ def merge_timings(rows: list[Row]) -> list[Row]:
             }
         )
     return result
+
+
+def _steps(rows: list[Row]) -> dict[Hashable, dict[str, dict[str, float]]]:
+    """(role, attempt, step) -> name -> rank -> seconds; timings without a step are left out."""
+    steps: dict[Hashable, dict[str, dict[str, float]]] = {}
+    for row in rows:
+        if row["step"] is not None:
+            names = steps.setdefault((row["role"], row["attempt"], row["step"]), {})
+            ranks = names.setdefault(row["name"], {})
+            ranks[row["rank_key"]] = ranks.get(row["rank_key"], 0.0) + row["duration_seconds"]
+    return steps
+
+
+def stragglers(rows: list[Row]) -> list[Row]:
+    first = {(row["role"], row["attempt"], row["rank_key"]): row for row in rows}
+    compared: dict[Hashable, list[tuple[float, float, bool]]] = defaultdict(list)
+    for (role, attempt, _), names in _steps(rows).items():  # type: ignore[misc]
+        for name, ranks in names.items():
+            if len(ranks) < 2:
+                continue
+            typical = sorted(ranks.values())[(len(ranks) - 1) // 2]
+            by_order = sorted(ranks, key=lambda key: lowest_first(first[role, attempt, key]))
+            slowest = max(by_order, key=ranks.__getitem__)  # of equals the first
+            for key, seconds in ranks.items():
+                at_fault = key == slowest and seconds > typical
+                row = first[role, attempt, key]
+                compared[role, name, key, row["rank"], row["node"]].append((seconds, typical, at_fault))
+    return [
+        {
+            **dict(zip(("role", "name", "rank", "node"), (role, name, rank, node), strict=True)),
+            "steps": len(steps),
+            "slowest_steps": sum(fault for *_, fault in steps),
+            "slowest_share": sum(fault for *_, fault in steps) / len(steps),
+            "lost_seconds": sum(seconds - typical for seconds, typical, fault in steps if fault),
+            "worst_seconds": max((seconds - typical for seconds, typical, fault in steps if fault), default=0.0),
+            "median_ratio": float(np.median(ratios)) if ratios else None,
+            "duration_seconds": sum(seconds for seconds, *_ in steps),
+        }
+        for (role, name, _, rank, node), steps in compared.items()  # type: ignore[misc]
+        for ratios in [[seconds / typical for seconds, typical, _ in steps if typical > 0]]
+    ]
+
+
+def phases(rows: list[Row], whole: str | None) -> list[Row]:
+    found = []
+    for (role, attempt, step), names in _steps(rows).items():  # type: ignore[misc]
+        count = len({key for ranks in names.values() for key in ranks})
+        seconds = {name: sum(ranks.values()) / count for name, ranks in names.items()}
+        lineage = {name: _above(name, names, whole) for name in names}
+        parts: dict[str, float] = defaultdict(float)
+        for name, above in lineage.items():
+            if above:
+                parts[above[-1]] += seconds[name]
+        total = sum(seconds[n] for n in names if not lineage[n]) if whole is None else seconds.get(whole)
+        for name, ranks in names.items():
+            own = seconds[name] - parts[name]
+            found.append(
+                {"role": role, "attempt": attempt, "step": step, "name": name}
+                | {"parent": lineage[name][-1] if lineage[name] else None, "depth": len(lineage[name])}
+                | {"seconds": seconds[name], "share": seconds[name] / total if total else None}
+                | {"self_seconds": own, "self_share": own / total if total else None, "ranks": len(ranks)}
+                | {"_total": total}
+            )
+    return found
+
+
+def _above(name: str, names: Iterable[str], whole: str | None) -> list[str]:
+    """The labels above one, from the top."""
+    if name == whole:
+        return []
+    above = sorted((other for other in names if name.startswith(f"{other}/")), key=len)
+    if whole is None or whole not in names:
+        return above
+    return above[above.index(whole) :] if whole in above else [whole, *above]
+
+
+def phases_over_steps(found: list[Row]) -> list[Row]:
+    result = []
+    for role, of_role in grouped(found, lambda row: row["role"]).items():
+        steps = grouped(of_role, lambda row: (row["attempt"], row["step"]))
+        total = sum(group[0]["_total"] for group in steps.values() if group[0]["_total"] is not None)
+        for name, group in grouped(of_role, lambda row: row["name"]).items():
+            timed = [row for row in group if row["_total"] is not None]
+            seconds = [row["seconds"] for row in group]
+            depth, parent = max((row["depth"], row["parent"] or "") for row in group)
+            result.append(
+                {"role": role, "name": name, "steps": len(group), "parent": parent or None, "depth": depth}
+                | {"mean_seconds": float(np.mean(seconds)), "median_seconds": float(np.median(seconds))}
+                | {"seconds": sum(seconds), "self_seconds": sum(row["self_seconds"] for row in group)}
+                | {"share": sum(row["seconds"] for row in timed) / total if total and timed else None}
+                | {"self_share": sum(row["self_seconds"] for row in timed) / total if total and timed else None}
+            )
+    return result

@@ -112,6 +112,25 @@ def test_every_rank_and_attempt_can_be_seen(run: Run) -> None:
     assert run.metrics("train/loss", attempts="all", role="trainer").collect().height == 8
 
 
+def test_stragglers_and_phases_of_a_run_and_of_many(run: Run) -> None:
+    slowest = run.stragglers("w*", role="trainer").collect()
+    columns = ["rank", "steps", "slowest_share", "lost_seconds", "median_ratio"]
+    assert slowest.select(columns).rows() == [(1, 6, 1.0, 6.0, 2.5 / 1.5), (0, 6, 0.0, 0.0, 1.0)]
+    assert run.stragglers(attempts="all").collect()["steps"].to_list() == [8, 8]
+    assert run.phases("w*").select("step", "seconds", "share").collect().rows() == [(n, 2.0, 1.0) for n in range(6)]
+    (over_steps,) = run.phases(per="run").collect().to_dicts()
+    assert (over_steps["name"], over_steps["steps"], over_steps["seconds"]) == ("work", 6, 12.0)
+    assert run.phases(whole="never").collect()["share"].to_list() == [None] * 6
+    assert run.phases("never").collect().is_empty()
+    runs = Runs(run.path.parent)
+    for frame in (runs.stragglers(), runs.phases(), runs.phases(per="run")):
+        found = frame.collect()
+        assert found.columns[0] == "run"
+        assert set(found["run"]) == {"r"}
+    with pytest.raises(ValueError, match="per='rank': give one of 'step', 'run'"):
+        run.phases(per="rank")  # type: ignore[arg-type]
+
+
 def test_timings_add_up_per_rank_and_the_slowest_counts(run: Run) -> None:
     rows = run.timings().sort("step").collect()
     columns = ("step", "duration_seconds", "mean_seconds", "slowest_rank", "count", "ranks", "attempt")
