@@ -1,10 +1,12 @@
 """Timers for the training loop, usable with a writer or alone.
 
-- A writer's timer logs each span when it ends, as a row of the timings table, and each mark as a marker.
+- A writer's timer logs each span when it ends, as a row of the timings table, and each mark as a marker. What
+  goes wrong in logging a block never takes the place of the exception that ended the block.
 - A timer also remembers what it measured, for `get_elapsed`, `reduce` and their like: of each label the
   last 10,000 spans and marks since `reset`, so that its memory is bounded where nobody resets.
-- Labels are free text with ``/`` for nesting. No span disturbs another's: neither in another thread nor
-  in another coroutine. Every method may be called from any thread.
+- Labels are free text with ``/`` for nesting. No span disturbs another's: neither in another thread, also one
+  that ended and left spans running, nor in another coroutine. Every method may be called from any thread,
+  and from a signal handler.
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ import math
 import statistics
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
 from .text import text_of
@@ -43,13 +46,22 @@ def _begin(label: str, should_log: bool) -> _Span:
     return _Span(text_of(label), time.time(), time.perf_counter(), should_log)
 
 
+class _Started:
+    """The spans that one thread started, by label. It goes with the thread, they with it."""
+
+    __slots__ = ("__weakref__", "spans")
+
+    def __init__(self) -> None:
+        self.spans: dict[str, _Span] = {}
+
+
 def _mean(seconds: Sequence[float]) -> float:
-    return math.fsum(seconds) / len(seconds)
+    return sum(seconds) / len(seconds)  # not `fsum`, which raises where infinities meet
 
 
 def _std(seconds: Sequence[float]) -> float:
     mean = _mean(seconds)
-    return math.sqrt(_mean([(value - mean) ** 2 for value in seconds]))
+    return math.sqrt(_mean([(value - mean) * (value - mean) for value in seconds]))
 
 
 _OPERATIONS: dict[str, Callable[[Sequence[float]], float]] = {
@@ -58,9 +70,15 @@ _OPERATIONS: dict[str, Callable[[Sequence[float]], float]] = {
     "min": min,
     "max": max,
     "std": _std,
-    "sum": math.fsum,
+    "sum": sum,
     "count": len,
 }
+
+
+def _reduced(seconds: Sequence[float], operation: str) -> float:
+    if operation != "count" and any(map(math.isnan, seconds)):
+        return math.nan
+    return _OPERATIONS[operation](seconds)
 
 
 class Timer:
@@ -80,7 +98,9 @@ class Timer:
         self._log_mark = log_mark
         # re-entrant, for a signal handler that times; never held while something is logged
         self._lock = threading.RLock()
-        self._running: dict[object, _Span] = {}
+        self._this_thread = threading.local()
+        self._started: weakref.WeakSet[_Started] = weakref.WeakSet()
+        self._blocks: dict[object, _Span] = {}
         self._elapsed: dict[str, deque[float]] = {}
         self._markers: dict[str, deque[Marker]] = {}
 
@@ -95,11 +115,11 @@ class Timer:
             ValueError: this thread is timing that label already.
         """
         span = _begin(label, should_log)
-        key = (threading.get_ident(), span.label)
         with self._lock:
-            if key in self._running:
+            spans = self._spans_of_this_thread()
+            if span.label in spans:
                 raise ValueError(f"timer {span.label!r} is running already: stop it first")
-            self._running[key] = span
+            spans[span.label] = span
 
     def stop(self, label: str, should_log: bool = True) -> float:
         """End a span and return its length in seconds.
@@ -113,7 +133,7 @@ class Timer:
         """
         now, label = time.perf_counter(), text_of(label)
         with self._lock:
-            span = self._running.pop((threading.get_ident(), label), None)
+            span = self._spans_of_this_thread().pop(label, None)
         if span is None:
             raise ValueError(f"timer {label!r} is not running: start it first")
         self._remember(self._elapsed, label, now - span.begin)
@@ -125,15 +145,14 @@ class Timer:
         """Time a block, also when it raises. Blocks of one label may overlap, say in coroutines."""
         key, span = object(), _begin(label, should_log)
         with self._lock:
-            self._running[key] = span
+            self._blocks[key] = span
         try:
             yield
-        finally:
-            now = time.perf_counter()
-            with self._lock:
-                if self._running.pop(key, None) is not None:  # no `reset` in between
-                    self._remember(self._elapsed, span.label, now - span.begin)
-            self._log(span, now, should_log)
+        except BaseException:
+            with suppress(Exception):  # the block's own exception is the one to be seen
+                self._end_block(key, span)
+            raise
+        self._end_block(key, span)
 
     def record(self, label: str, elapsed: float, should_log: bool = True) -> None:
         """Record a duration in seconds, measured elsewhere."""
@@ -165,7 +184,7 @@ class Timer:
         with self._lock:
             if label is not None:
                 return {label: list(self._markers.get(text_of(label), ()))}
-            return {name: list(marks) for name, marks in self._markers.items()}
+            return {name: list(marks) for name, marks in list(self._markers.items())}
 
     def get_elapsed(self, label: str) -> list[float]:
         """The lengths of the label's spans in seconds, the oldest first.
@@ -198,10 +217,7 @@ class Timer:
         """
         if operation not in _OPERATIONS:
             raise ValueError(f"operation={operation!r}: give one of {', '.join(_OPERATIONS)}")
-        seconds = self.get_elapsed(label)
-        if operation != "count" and any(map(math.isnan, seconds)):
-            return math.nan
-        return _OPERATIONS[operation](seconds)
+        return _reduced(self.get_elapsed(label), operation)
 
     def get_timing_metrics(self, reduction_op: str | Mapping[str, str] = "mean") -> dict[str, float | list[float]]:
         """The spans of all labels.
@@ -211,40 +227,50 @@ class Timer:
                 with an unknown one, is given as the list of its spans; one that has no span is left out.
         """
         with self._lock:
-            labels = list(self._elapsed)
-            operations = dict.fromkeys(labels, reduction_op) if isinstance(reduction_op, str) else reduction_op
-            return {
-                label: self.reduce(label, operations[label])
-                if operations.get(label) in _OPERATIONS
-                else self.get_elapsed(label)
-                for label in labels
-            }
-
-    def drain(self, label: str) -> float:
-        """The sum of the label's spans, which are forgotten with it; 0.0 where there are none."""
-        with self._lock:
-            return math.fsum(self._elapsed.pop(text_of(label), ()))
+            spans = {label: list(seconds) for label, seconds in list(self._elapsed.items())}
+        operations = dict.fromkeys(spans, reduction_op) if isinstance(reduction_op, str) else reduction_op
+        return {
+            label: _reduced(seconds, operations[label]) if operations.get(label) in _OPERATIONS else seconds
+            for label, seconds in spans.items()
+        }
 
     def reset(self, label: str | None = None) -> None:
         """Forget spans and marks, of one label or all, and spans that run: `stop` then raises.
 
         What is logged stays; a block of `time` that runs is logged when it ends, and not remembered.
         """
+        name = None if label is None else text_of(label)
         with self._lock:
-            if label is None:
-                self._elapsed.clear()
-                self._markers.clear()
-                self._running.clear()
-                return
-            label = text_of(label)
-            self._elapsed.pop(label, None)
-            self._markers.pop(label, None)
-            self._running = {key: span for key, span in self._running.items() if span.label != label}
+            for kept in (self._elapsed, self._markers):
+                for known in list(kept) if name is None else [name]:
+                    kept.pop(known, None)
+            for spans in self._running():
+                for key, span in list(spans.items()):
+                    if name in (None, span.label):
+                        spans.pop(key, None)
 
     def open_labels(self) -> list[str]:
         """Labels running now, in any thread."""
         with self._lock:
-            return sorted({span.label for span in self._running.values()})
+            return sorted({span.label for spans in self._running() for span in list(spans.values())})
+
+    def _running(self) -> list[dict[Any, _Span]]:
+        """All spans that run, in dicts of which each may be changed."""
+        return [self._blocks, *(started.spans for started in self._started)]
+
+    def _spans_of_this_thread(self) -> dict[str, _Span]:
+        started: _Started | None = getattr(self._this_thread, "started", None)
+        if started is None:
+            started = self._this_thread.started = _Started()
+            self._started.add(started)
+        return started.spans
+
+    def _end_block(self, key: object, span: _Span) -> None:
+        now = time.perf_counter()
+        with self._lock:
+            if self._blocks.pop(key, None) is not None:  # no `reset` in between
+                self._remember(self._elapsed, span.label, now - span.begin)
+        self._log(span, now, should_log=True)
 
     def _spans_of(self, label: str) -> deque[float]:
         try:
@@ -255,7 +281,7 @@ class Timer:
     def _remember(self, kept: dict[str, deque[Kept]], label: str, what: Kept) -> None:
         with self._lock:
             if label not in kept:
-                kept[label] = deque(maxlen=MAX_KEPT)
+                kept.setdefault(label, deque(maxlen=MAX_KEPT))  # a signal handler may have come first
             kept[label].append(what)
 
     def _log(self, span: _Span, now: float, should_log: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import threading
@@ -17,6 +18,7 @@ import pytest
 
 import rl_eventlog as rle
 from rl_eventlog import EventWriter, Run, Timer
+from rl_eventlog.errors import WriterClosedError
 from rl_eventlog.writer.timers import MAX_KEPT
 
 SECONDS = [0.25, 4.0, 1.0, 0.5, 2.0, 2.0]
@@ -61,6 +63,17 @@ class TestAlone:
         assert timer.reduce("work", operation) == pytest.approx(NUMPY[operation](SECONDS), rel=1e-12)
         timer.record("work", math.nan)
         np.testing.assert_equal(timer.reduce("work", operation), float(NUMPY[operation]([*SECONDS, math.nan])))
+
+    @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # numpy's, where infinities meet
+    @pytest.mark.parametrize("spans", [[math.inf, 1.0], [math.inf, -math.inf], [1e308, 1e308], [2.0]])
+    @pytest.mark.parametrize("operation", NUMPY)
+    def test_odd_durations_are_reduced_as_numpy_does(self, operation: str, spans: list[float]) -> None:
+        timer = Timer()
+        for seconds in spans:
+            timer.record("work", seconds)
+        with np.errstate(all="ignore"):
+            expected = float(NUMPY[operation](spans))
+        np.testing.assert_equal(timer.reduce("work", operation), expected)
 
     def test_the_mean_is_the_default(self, timer: Timer) -> None:
         assert timer.reduce("work") == pytest.approx(np.mean(SECONDS))
@@ -109,9 +122,6 @@ class TestAlone:
         timer.reset("never")
         assert (timer.get_markers(), timer.get_timing_metrics(), timer.open_labels()) == ({}, {}, [])
 
-    def test_drain_is_the_sum_and_forgets_it(self, timer: Timer) -> None:
-        assert (timer.drain("work"), timer.drain("work")) == (sum(SECONDS), 0.0)
-
     def test_threads_time_the_same_label_and_no_span_is_lost(self) -> None:
         timer, all_started = Timer(), threading.Barrier(4)
 
@@ -127,6 +137,55 @@ class TestAlone:
             for done in [pool.submit(work) for _ in range(4)]:
                 done.result()
         assert timer.reduce("work", "count") == 4 * 501
+
+    def test_a_thread_that_ended_in_a_span_holds_the_label_up_for_no_other(self) -> None:
+        """The system gives the number of a thread that ended to the next one."""
+        timer, running = Timer(), []
+
+        def work() -> None:
+            timer.start("work")
+            running.append(timer.open_labels())
+
+        for _ in range(4):
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join(timeout=60)
+            gc.collect()
+            assert timer.open_labels() == []
+        assert running == [["work"]] * 4
+
+    def test_only_the_thread_that_started_a_span_stops_it(self) -> None:
+        timer = Timer()
+        timer.start("work")
+        with ThreadPoolExecutor(1) as pool, pytest.raises(ValueError, match="'work' is not running"):
+            pool.submit(timer.stop, "work").result()
+        timer.stop("work")
+
+    def test_a_label_that_runs_is_refused_and_goes_on(self) -> None:
+        timer = Timer()
+        timer.start("work")
+        with pytest.raises(ValueError, match="'work' is running already"):
+            timer.start("work")
+        with timer.time("work"), timer.time("work"):
+            pass
+        assert timer.stop("work") >= max(timer.get_elapsed("work"))
+        assert timer.reduce("work", "count") == 3
+
+    def test_a_block_that_raises_is_remembered_and_raises_its_own(self) -> None:
+        timer = Timer()
+        with pytest.raises(ZeroDivisionError), timer.time("work"):
+            raise ZeroDivisionError
+        assert (timer.reduce("work", "count"), timer.open_labels()) == (1, [])
+
+    def test_reset_in_one_thread_forgets_what_another_started(self) -> None:
+        timer = Timer()
+        timer.start("work")
+        with timer.time("block"), ThreadPoolExecutor(1) as pool:
+            assert pool.submit(timer.open_labels).result() == ["block", "work"]
+            pool.submit(timer.reset).result()
+            assert timer.open_labels() == []
+        timer.start("work")
+        assert timer.open_labels() == ["work"]
 
     def test_a_million_spans_without_a_reset_take_the_memory_of_the_last_ones(self) -> None:
         timer = Timer()
@@ -186,6 +245,18 @@ class TestInALog:
         log.timer.record("work", odd)
         assert log.timer.get_timing_metrics() == {}
         assert log.close().counters["no duration"] == 1
+
+    def test_what_ended_a_block_is_raised_also_where_its_span_cannot_be_logged(self, log: EventWriter) -> None:
+        def train() -> None:
+            with log.timer.time("work"):
+                log.close()
+                raise MemoryError
+
+        with pytest.raises(MemoryError):
+            train()
+        assert log.timer.reduce("work", "count") == 1
+        with pytest.raises(WriterClosedError), log.timer.time("work"):
+            pass
 
     def test_the_timer_of_a_null_writer_remembers_too(self) -> None:
         timer = rle.NullWriter().timer
