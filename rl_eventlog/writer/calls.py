@@ -29,6 +29,7 @@ from .deferred import BIG_BYTES
 from .given_samples import GivenSamples
 from .gpu_samples import gpu_row
 from .hparams import flatten_hparams
+from .reduce_rules import Rule
 from .samples import sample_batches
 from .session import Session
 from .skips import Skips
@@ -75,8 +76,9 @@ class LogCalls(ABC):
 
     timer: Timer
 
-    def __init__(self, thinning: Thinning) -> None:
+    def __init__(self, thinning: Thinning, rule: Rule | None) -> None:
         self._thinning = thinning
+        self._rule = rule
         self._step: int | None = None
         self._last_step: int | None = None
         self._skips = Skips()
@@ -198,7 +200,9 @@ class LogCalls(ABC):
     ) -> None:
         """Log what was accumulated; the weight of each row is the sum of its weights."""
         metrics, weights = self._accumulator.take()
-        self.log_metrics(metrics, step, prefix, step_metric, step_finished, weight=weights)
+        # plain values are means, whatever a rule says of their keys
+        reduce = None if self._rule is None else dict.fromkeys(weights, "mean")
+        self.log_metrics(metrics, step, prefix, step_metric, step_finished, weight=weights, reduce=reduce)
 
     @_harmless
     def log_timing(self, name: str, seconds: float, step: int | None = None, *, start: float | None = None) -> None:
@@ -398,20 +402,13 @@ class LogCalls(ABC):
     def _weight(self, declared: Any, key: str, name: str) -> float | None:
         weight = lookup(declared, key, name)
         number = number_of(weight)
-        if number is None and weight is not None:
-            message = f"weight of {name!r} is no number ({type(weight).__name__}): the row is kept with weight 1"
-            self._skips.note("weights that are no numbers", name, message)
-        elif number is not None and not 0 <= number < math.inf:
-            message = (
-                f"weight {number} of {name!r} is negative, NaN or infinite: the row is kept and not counted in means"
-            )
-            self._skips.note("weights that do not count", name, message)
+        self._skips.check_weight(weight, number, name)
         return number
 
     def _reduction(self, declared: Any, key: str, name: str, typed: ValueType | None = None) -> str | None:
         reduction = lookup(declared, key, name) if typed is None else typed.reduction
         if reduction is None:
-            return None
+            return None if self._rule is None else self._rule(name)
         if isinstance(reduction, str):
             text = text_of(reduction)
             self._skips.check_reduction(text, name)

@@ -32,6 +32,7 @@ from .mounts import file_system, may_stall
 from .options import above_zero, absolute_path, duration, one_of, step_number, tag_texts
 from .preload import load_all
 from .provenance import git_diff, provenance
+from .reduce_rules import RULES
 from .registration import Labels, Resume, inherit_launch, run_folder
 from .session import CloseReport, Options, Session
 from .table import Limits
@@ -45,6 +46,7 @@ logger = logging.getLogger("rl_eventlog")
 
 OnError = Literal["warn", "raise"]
 Write = Literal["direct", "queued"]
+ReduceRules = Literal["nemo_rl", "verl"]
 _MAX_INTERVAL_SECONDS = 86_400.0
 
 
@@ -55,7 +57,7 @@ class EventWriter(LogCalls):
         self, options: Options, thinning: Thinning, facts: Mapping[str, Any] | None, diff: bytes | None
     ) -> None:
         """Use `open`."""
-        super().__init__(thinning)
+        super().__init__(thinning, options.rule)
         self._options = options
         self._closed: CloseReport | None = None
         self._last_call = time.monotonic()
@@ -97,6 +99,7 @@ class EventWriter(LogCalls):
         fallback_dir: str | os.PathLike[str] | None = None,
         max_samples_per_step: int | None = None,
         keep_rollouts_every: int | None = None,
+        reduce_rules: ReduceRules | None = None,
     ) -> Self:
         """Enter a run, or make it, and return a writer for this process.
 
@@ -129,6 +132,8 @@ class EventWriter(LogCalls):
             fallback_dir: folder on another disk, of this node, for rows that the run's folder does not take.
             max_samples_per_step: keep so many samples of a step and split, the first ones.
             keep_rollouts_every: keep rollout samples of every so many steps, counted from step 0.
+            reduce_rules: how metrics that declare no reduction are merged: by the key conventions of NeMo RL
+                (``nemo_rl``) or verl (``verl``); as the mean where not given.
 
         Raises:
             OpenError: nothing could be written there; path and reason are named.
@@ -138,6 +143,7 @@ class EventWriter(LogCalls):
         one_of("resume", resume, get_args(Resume))
         one_of("on_error", on_error, get_args(OnError))
         one_of("write", write, (*get_args(Write), None))
+        one_of("reduce_rules", reduce_rules, (*get_args(ReduceRules), None))
         who = who_am_i(role=role, rank=rank, world_size=world_size, data_rank=data_rank, launch_id=launch_id)
         path, name = run_folder(root, run, who, new_ulid())
         options = Options(
@@ -158,6 +164,7 @@ class EventWriter(LogCalls):
             queued=write == "queued" or (write is None and may_stall(file_system(path))),
             stall_budget_seconds=duration("stall_budget_ms", stall_budget_ms, most=60_000.0, unit="ms") / 1000,
             fallback=None if fallback_dir is None else absolute_path(fallback_dir) / path.name,
+            rule=None if reduce_rules is None else RULES[reduce_rules],
         )
         thinning = Thinning(
             None

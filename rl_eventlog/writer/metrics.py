@@ -20,6 +20,7 @@ from rl_eventlog.schema import table
 from rl_eventlog.segment.template import Shape, Template, TemplateRows
 from rl_eventlog.types import Identity
 
+from .reduce_rules import Rule
 from .scalars import plain_floats
 from .skips import Skips
 from .text import text_of
@@ -45,9 +46,13 @@ class MetricPlans:
         evictions: plans pushed out so far.
     """
 
-    def __init__(self, identity: Identity, skips: Skips) -> None:
-        """Make an empty cache for the segments of this identity; `skips` hears of unknown reductions."""
+    def __init__(self, identity: Identity, skips: Skips, rule: Rule | None = None) -> None:
+        """Make an empty cache for the segments of this identity; `skips` hears of unknown reductions.
+
+        `rule` gives those that are not declared.
+        """
         self._skips = skips
+        self._rule = rule
         self._schema: pa.Schema = table("metrics").open.with_metadata(identity.to_metadata("metrics"))
         self._schema_message = self._schema.serialize().to_pybytes()
         self._plans: dict[Any, _Plan | None] = {}
@@ -106,6 +111,8 @@ class MetricPlans:
         names = [start + key for key in keys]
         axis_index = _axis_index(keys, names, step_metric)
         reductions = [lookup(reduce, key, name) for key, name in zip(keys, names, strict=True)]
+        if self._rule is not None:
+            reductions = [self._rule(name) if r is None else r for r, name in zip(reductions, names, strict=True)]
         if axis_index is not None:
             del names[axis_index], reductions[axis_index]
         if (

@@ -22,6 +22,7 @@ from rl_eventlog.layout import RunLayout
 from .heartbeat import Background, Heartbeat, call_within
 from .metrics import MetricPlans
 from .places import Places
+from .reduce_rules import Rule
 from .registration import Labels, Resume, register
 from .rows import RowStore
 from .skips import Skips
@@ -89,6 +90,8 @@ class Options:
     stall_budget_seconds: float
     fallback: Path | None
     """Folder of this run on another disk."""
+    rule: Rule | None
+    """Gives the reductions that calls do not declare."""
 
 
 class Session:
@@ -145,7 +148,7 @@ class Session:
             budget_seconds=options.stall_budget_seconds if options.queued else None,
             raise_errors=options.raise_errors,
         )
-        self.plans = MetricPlans(registration.identity, skips)
+        self.plans = MetricPlans(registration.identity, skips, options.rule)
         self._activity = activity
         self._heartbeat = Heartbeat(self.layout.beat(self.writer), self._describe)
         self._background = Background(

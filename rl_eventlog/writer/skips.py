@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 
 from rl_eventlog.types import REDUCTIONS
@@ -45,6 +46,17 @@ class Skips:
             name,
             ", ".join(REDUCTIONS),
         )
+
+    def check_weight(self, weight: object, number: float | None, name: str) -> None:
+        """Note a weight that is no number, or none that counts; `number` is what became of it."""
+        if number is None and weight is not None:
+            message = f"weight of {name!r} is no number ({type(weight).__name__}): the row is kept with weight 1"
+            self.note("weights that are no numbers", name, message)
+        elif number is not None and not 0 <= number < math.inf:
+            message = (
+                f"weight {number} of {name!r} is negative, NaN or infinite: the row is kept and not counted in means"
+            )
+            self.note("weights that do not count", name, message)
 
     def first_time(self, reason: str, key: str) -> bool:
         """Whether (reason, key) is new; beyond 10,000 keys nothing is."""
