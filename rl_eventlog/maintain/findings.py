@@ -8,6 +8,10 @@ from typing import Literal
 Severity = Literal["note", "warning", "error"]
 
 _COPY_AGAIN = "copy it again from where the run was written; what is damaged there too is lost"
+_DATA_RANK = (
+    "if these ranks see the same data, give EventWriter.open data_rank=, the same to them, as the README shows for "
+    "Megatron and FSDP: then each replica counts once. A value that was merged already is declared last, or mean"
+)
 
 REMEDIES = {
     "file": f"{_COPY_AGAIN}. Without a gap beside it, other files have all its rows",
@@ -25,7 +29,8 @@ REMEDIES = {
     "lost": "restart the run. `rleventlog seal` seals what it left; add --assume-dead if it ran elsewhere and is gone",
     "clock": "set the clocks: states and times are judged by them, the order of steps and attempts is not",
     "same rank": "give each process its own rank=, or another role=: rows of one of them are hidden",
-    "replicated sum": "give data_rank=, the same to ranks that see the same data: then each replica counts once",
+    "replicated sum": _DATA_RANK,
+    "replicated mean": _DATA_RANK,
     "changed reduction": "the newest declaration counts; give reduce= the same everywhere",
     "unknown reduction": "a newer version may know it: until then the series is shown rank by rank only",
     "bad weight": "rows with such a weight count in no mean: correct weight=",

@@ -23,9 +23,8 @@ from rl_eventlog.segment.sealed import file_digest
 from .findings import Finding, Severity
 from .gone import is_gone
 from .ranks import find_in_clocks, find_in_ranks, name_of
+from .replicas import find_replicas
 
-MIN_REPLICATED = 3
-"""Different values before ranks that agree are taken for replicas."""
 _LOOKS = 4
 _ONLY_WORDS = frozenset({"hparam_changed", "hparam_differs"})
 
@@ -95,7 +94,7 @@ def _verify(run: Run) -> VerifyReport:
         *find_in_ranks(run, info),
         *find_in_clocks(run.files, info.read),
         *_merging(run),
-        *_replicas(run),
+        *find_replicas(run),
     ]
     order = ("error", "warning", "note")
     findings.sort(key=lambda finding: order.index(finding.severity))
@@ -164,38 +163,3 @@ def _merging(run: Run) -> Iterator[Finding]:
     for kind, role, of, detail in run.warnings().iter_rows():
         severity: Severity = "note" if kind in _ONLY_WORDS else "warning"
         yield Finding(severity, kind.replace("_", " "), " ".join(filter(None, (role, of))), detail)
-
-
-def _replicas(run: Run) -> Iterator[Finding]:
-    """Sums to which ranks add the same: probably replicas that no `data_rank` tells apart.
-
-    With tensor parallelism all ranks of a replica log the same, those of other replicas do not. Ranks that count
-    alike, the batches say, are no replicas: the values must change, and not by the same amount each time.
-    """
-    series = ["role", "name", "axis", "attempt"]
-    sums = run.metrics(ranks="each").filter(
-        (pl.col("reduction") == "sum") & pl.col("data_rank").is_null() & pl.col("value").is_finite()
-    )
-    found = (
-        sums.with_columns(ranks=pl.len().over(*series, "position"))
-        # where all ranks are: one that started late, or was lost, is compared as well
-        .filter((pl.col("ranks") > 1) & (pl.col("ranks") == pl.col("ranks").max().over(series)))
-        .sort("position")
-        .group_by(*series, "writer", maintain_order=True)
-        .agg(pl.col("value"))
-        .filter(
-            (pl.col("value").list.n_unique() >= MIN_REPLICATED)
-            & (pl.col("value").list.diff(null_behavior="drop").list.n_unique() > 1)
-        )
-        .group_by(*series, "value")
-        .agg(ranks=pl.len())
-        .filter(pl.col("ranks") > 1)
-        .with_columns(points=pl.col("value").list.len())
-        .group_by("role", "name")
-        .agg(pl.col("ranks", "points").max())
-        .sort("role", "name")
-        .collect()
-    )
-    for role, of, ranks, points in found.iter_rows():
-        detail = f"{ranks} ranks log the same at all {points} positions, and it is summed: replicas? see data_rank"
-        yield Finding("warning", "replicated sum", f"{role} {of}", detail)

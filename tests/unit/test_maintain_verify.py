@@ -340,15 +340,60 @@ def test_a_sum_that_all_ranks_log_alike_is_suspected(tmp_path: Path) -> None:
     path = log_sums(tmp_path, [[512, 498, 530, 12]] * 2)
     assert found(path) == [("warning", "replicated sum")]
     finding = only(path, "replicated sum")
-    assert finding.place == "trainer tokens"
-    assert finding.detail == "2 ranks log the same at all 4 positions, and it is summed: replicas? see data_rank"
+    assert finding.place == "trainer"
+    assert finding.detail == "tokens: ranks 0 to 1 agree at the last 4 positions, and each rank is added"
+    assert "data_rank=" in finding.remedy
 
 
 def test_tensor_parallel_ranks_are_found_within_their_replicas(tmp_path: Path) -> None:
     """Two replicas of two ranks; the last rank was lost on the way."""
     path = log_sums(tmp_path, [[512, 498, 530, 12], [512, 498, 530, 12], [500, 400, 300, 50], [500, 400, 300]])
-    detail = "2 ranks log the same at all 3 positions, and it is summed: replicas? see data_rank"
+    detail = "tokens: ranks 0 to 1; ranks 2 to 3 agree at the last 3 positions, and each rank is added"
     assert only(path, "replicated sum").detail == detail
+
+
+def log_means(root: Path, values_by_rank: list[list[float]], names: tuple[str, ...] = ("loss",)) -> Path:
+    for rank, values in enumerate(values_by_rank):
+        with opened(root, rank=rank) as log:
+            for step, value in enumerate(values):
+                log.log_metrics({"seen": value * (rank + 1.5), **dict.fromkeys(names, value)}, step=step)
+    return root / "r"
+
+
+def test_means_of_equally_many_replicas_are_right_and_a_note(tmp_path: Path) -> None:
+    path = log_means(tmp_path, [[3.5, 2.25, 1.5]] * 2 + [[3.0, 2.5, 1.0]] * 2, names=("loss", "entropy"))
+    assert verify(path).ok
+    assert only(path, "replicated mean").detail == (
+        "entropy, loss: ranks 0 to 1; ranks 2 to 3 agree at the last 3 positions; the mean is right, as each group has as "
+        "many ranks, a sum would not be"
+    )
+
+
+def test_means_in_which_a_larger_replica_weighs_more_are_suspected(tmp_path: Path) -> None:
+    path = log_means(tmp_path, [[3.5, 2.25, 1.5]] * 4 + [[3.0, 2.5, 1.0]] * 2)
+    assert found(path) == [("warning", "replicated mean")]
+    detail = "loss: ranks 0 to 3; ranks 4 to 5 agree at the last 3 positions, and groups with more ranks weigh more"
+    assert only(path, "replicated mean").detail == detail
+
+
+def test_a_mean_that_all_ranks_log_alike_is_well(tmp_path: Path) -> None:
+    assert found(log_means(tmp_path, [[3.5, 2.25, 1.5, 9.0, 0.5]] * 4)) == []
+
+
+def test_small_numbers_that_agree_by_luck_are_no_replicas(tmp_path: Path) -> None:
+    """Truncated responses in a run of a few steps: two of six ranks had equally many each time."""
+    values = [[0, 2, 1, 4], [0, 2, 1, 4], [1, 2, 0, 1], [3, 0, 1, 0], [0, 1, 1, 4], [2, 2, 2, 0]]
+    assert found(log_sums(tmp_path / "sums", values)) == []
+    assert found(log_means(tmp_path / "means", [[float(value) for value in rank] for rank in values])) == []
+
+
+def test_among_lone_ranks_those_are_suspected_that_agree_in_many_values(tmp_path: Path) -> None:
+    values = [[rank * rank + step * step + rank * step for step in range(9)] for rank in (1, 1, 2, 3)]
+    detail = "tokens: ranks 0 to 1; rank 2; rank 3 agree at the last 9 positions, and each rank is added"
+    path = log_sums(tmp_path / "sums", values)
+    assert only(path, "replicated sum").detail == detail
+    path = log_means(tmp_path / "means", [[float(value) for value in rank] for rank in values])
+    assert [finding.severity for finding in verify(path).findings] == ["note"]
 
 
 def test_replicas_that_data_rank_tells_apart_are_well(tmp_path: Path) -> None:
@@ -356,7 +401,7 @@ def test_replicas_that_data_rank_tells_apart_are_well(tmp_path: Path) -> None:
         with opened(tmp_path, rank=rank, data_rank=0) as log:
             for step in range(4):
                 log.log_metrics({"tokens": 2**step}, step=step, reduce="sum")
-    assert verify(tmp_path / "r").ok
+    assert found(tmp_path / "r") == []
 
 
 def test_a_changed_reduction_is_a_warning_and_a_changed_hyperparameter_a_note(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The key conventions of NeMo RL and verl: words of the last segment decide, only on request, never against `reduce=`."""
+"""The key conventions of NeMo RL and verl: words of the last segment decide; on request, and never against a call."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def command(
 
     Reads everything: the checksum of every batch, the digest of every file. Shown are the rows of each writer and
     table, or of many writers together, and what was found with what to do about it: gaps, damage, torn tails, rows
-    lost or at risk, ranks that are missing, silent or lost, clocks that are off, sums of values that look replicated.
+    lost or at risk, ranks that are missing, silent or lost, clocks that are off, values that look replicated.
 
     Exit status 0 only where all is well, which notes do not change; else 1.
     """
