@@ -106,7 +106,9 @@ def _agree(sequences: pl.DataFrame) -> bool:
 
 def _finding(pattern: _Pattern, names: list[str], positions: int) -> Finding:
     sizes = {len(group) for group in pattern.groups}
-    agree = f"{_listed(names, ', ')}: {_listed(map(_group, pattern.groups), '; ')} agree at the last {positions} positions"
+    agree = (
+        f"{_listed(names, ', ')}: {_listed(map(_group, pattern.groups), '; ')} agree at the last {positions} positions"
+    )
     if pattern.summed:
         return Finding("warning", "replicated sum", pattern.role, f"{agree}, and each rank is added")
     if len(sizes) == 1:

@@ -364,8 +364,8 @@ def test_means_of_equally_many_replicas_are_right_and_a_note(tmp_path: Path) -> 
     path = log_means(tmp_path, [[3.5, 2.25, 1.5]] * 2 + [[3.0, 2.5, 1.0]] * 2, names=("loss", "entropy"))
     assert verify(path).ok
     assert only(path, "replicated mean").detail == (
-        "entropy, loss: ranks 0 to 1; ranks 2 to 3 agree at the last 3 positions; the mean is right, as each group has as "
-        "many ranks, a sum would not be"
+        "entropy, loss: ranks 0 to 1; ranks 2 to 3 agree at the last 3 positions; the mean is right, as each group has "
+        "as many ranks, a sum would not be"
     )
 
 
