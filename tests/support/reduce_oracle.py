@@ -182,9 +182,9 @@ def merge_timings(rows: list[Row]) -> list[Row]:
     return result
 
 
-def _steps(rows: list[Row]) -> dict[Hashable, dict[str, dict[str, float]]]:
+def _steps(rows: list[Row]) -> dict[tuple[Any, ...], dict[str, dict[str, float]]]:
     """(role, attempt, step) -> name -> rank -> seconds; timings without a step are left out."""
-    steps: dict[Hashable, dict[str, dict[str, float]]] = {}
+    steps: dict[tuple[Any, ...], dict[str, dict[str, float]]] = {}
     for row in rows:
         if row["step"] is not None:
             names = steps.setdefault((row["role"], row["attempt"], row["step"]), {})
@@ -195,8 +195,8 @@ def _steps(rows: list[Row]) -> dict[Hashable, dict[str, dict[str, float]]]:
 
 def stragglers(rows: list[Row]) -> list[Row]:
     first = {(row["role"], row["attempt"], row["rank_key"]): row for row in rows}
-    compared: dict[Hashable, list[tuple[float, float, bool]]] = defaultdict(list)
-    for (role, attempt, _), names in _steps(rows).items():  # type: ignore[misc]
+    compared: dict[tuple[Any, ...], list[tuple[float, float, bool]]] = defaultdict(list)
+    for (role, attempt, _), names in _steps(rows).items():
         for name, ranks in names.items():
             if len(ranks) < 2:
                 continue
@@ -218,14 +218,14 @@ def stragglers(rows: list[Row]) -> list[Row]:
             "median_ratio": float(np.median(ratios)) if ratios else None,
             "duration_seconds": sum(seconds for seconds, *_ in steps),
         }
-        for (role, name, _, rank, node), steps in compared.items()  # type: ignore[misc]
+        for (role, name, _, rank, node), steps in compared.items()
         for ratios in [[seconds / typical for seconds, typical, _ in steps if typical > 0]]
     ]
 
 
 def phases(rows: list[Row], whole: str | None) -> list[Row]:
     found = []
-    for (role, attempt, step), names in _steps(rows).items():  # type: ignore[misc]
+    for (role, attempt, step), names in _steps(rows).items():
         count = len({key for ranks in names.values() for key in ranks})
         seconds = {name: sum(ranks.values()) / count for name, ranks in names.items()}
         lineage = {name: _above(name, names, whole) for name in names}
