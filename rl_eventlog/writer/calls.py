@@ -82,10 +82,6 @@ class LogCalls(ABC):
         self._step: int | None = None
         self._last_step: int | None = None
         self._skips = Skips()
-        self._start_anew()
-
-    def _start_anew(self) -> None:
-        """Forget running timers and what was accumulated: at the start, and in the child of a fork."""
         self._accumulator = Accumulator()
         self.timer = Timer(log_span=self._log_span, log_mark=self._log_mark)
 

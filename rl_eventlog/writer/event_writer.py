@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from rl_eventlog.errors import OpenError, WriteError, WriterClosedError
 from rl_eventlog.ids import new_ulid
 
+from .accumulate import Accumulator
 from .artifacts import Artifact
 from .calls import LogCalls
 from .mounts import file_system, may_stall
@@ -291,7 +292,7 @@ class EventWriter(LogCalls):
             self._session.abandon()
         self._session = None
         self._locked = threading.RLock()  # starting and closing; a signal handler may come in
-        self._start_anew()
+        self._accumulator = Accumulator()
 
 
 _writers: weakref.WeakSet[EventWriter] = weakref.WeakSet()

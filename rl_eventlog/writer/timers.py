@@ -7,20 +7,21 @@
 - Labels are free text with ``/`` for nesting. No span disturbs another's: neither in another thread, also one
   that ended and left spans running, nor in another coroutine. Every method may be called from any thread,
   and from a signal handler.
+- In the child of a fork a timer begins anew: spans that run are the parent's, which logs them when they end.
 """
 
 from __future__ import annotations
 
-import math
-import statistics
+import os
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
+from .durations import OPERATIONS, reduced
 from .text import text_of
 from .values import number_of
 
@@ -55,32 +56,6 @@ class _Started:
         self.spans: dict[str, _Span] = {}
 
 
-def _mean(seconds: Sequence[float]) -> float:
-    return sum(seconds) / len(seconds)  # not `fsum`, which raises where infinities meet
-
-
-def _std(seconds: Sequence[float]) -> float:
-    mean = _mean(seconds)
-    return math.sqrt(_mean([(value - mean) * (value - mean) for value in seconds]))
-
-
-_OPERATIONS: dict[str, Callable[[Sequence[float]], float]] = {
-    "mean": _mean,
-    "median": statistics.median,
-    "min": min,
-    "max": max,
-    "std": _std,
-    "sum": sum,
-    "count": len,
-}
-
-
-def _reduced(seconds: Sequence[float], operation: str) -> float:
-    if operation != "count" and any(map(math.isnan, seconds)):
-        return math.nan
-    return _OPERATIONS[operation](seconds)
-
-
 class Timer:
     """Times labelled spans and remembers them: ``with timer.time("generation"): ...``.
 
@@ -96,6 +71,10 @@ class Timer:
     def __init__(self, *, log_span: LogSpan | None = None, log_mark: LogMark | None = None) -> None:
         self._log_span = log_span
         self._log_mark = log_mark
+        self._begin_anew()
+        _timers.add(self)
+
+    def _begin_anew(self) -> None:
         # re-entrant, for a signal handler that times; never held while something is logged
         self._lock = threading.RLock()
         self._this_thread = threading.local()
@@ -145,14 +124,15 @@ class Timer:
         """Time a block, also when it raises. Blocks of one label may overlap, say in coroutines."""
         key, span = object(), _begin(label, should_log)
         with self._lock:
-            self._blocks[key] = span
+            blocks = self._blocks
+            blocks[key] = span
         try:
             yield
         except BaseException:
             with suppress(Exception):  # the block's own exception is the one to be seen
-                self._end_block(key, span)
+                self._end_block(key, span, blocks)
             raise
-        self._end_block(key, span)
+        self._end_block(key, span, blocks)
 
     def record(self, label: str, elapsed: float, should_log: bool = True) -> None:
         """Record a duration in seconds, measured elsewhere."""
@@ -215,9 +195,9 @@ class Timer:
             ValueError: there is no such operation.
             KeyError: no span of that label has ended.
         """
-        if operation not in _OPERATIONS:
-            raise ValueError(f"operation={operation!r}: give one of {', '.join(_OPERATIONS)}")
-        return _reduced(self.get_elapsed(label), operation)
+        if operation not in OPERATIONS:
+            raise ValueError(f"operation={operation!r}: give one of {', '.join(OPERATIONS)}")
+        return reduced(self.get_elapsed(label), operation)
 
     def get_timing_metrics(self, reduction_op: str | Mapping[str, str] = "mean") -> dict[str, float | list[float]]:
         """The spans of all labels.
@@ -230,7 +210,7 @@ class Timer:
             spans = {label: list(seconds) for label, seconds in list(self._elapsed.items())}
         operations = dict.fromkeys(spans, reduction_op) if isinstance(reduction_op, str) else reduction_op
         return {
-            label: _reduced(seconds, operations[label]) if operations.get(label) in _OPERATIONS else seconds
+            label: reduced(seconds, operations[label]) if operations.get(label) in OPERATIONS else seconds
             for label, seconds in spans.items()
         }
 
@@ -265,10 +245,12 @@ class Timer:
             self._started.add(started)
         return started.spans
 
-    def _end_block(self, key: object, span: _Span) -> None:
+    def _end_block(self, key: object, span: _Span, blocks: dict[object, _Span]) -> None:
         now = time.perf_counter()
+        if blocks is not self._blocks:  # this is the child of a fork in the block
+            return
         with self._lock:
-            if self._blocks.pop(key, None) is not None:  # no `reset` in between
+            if blocks.pop(key, None) is not None:  # no `reset` in between
                 self._remember(self._elapsed, span.label, now - span.begin)
         self._log(span, now, should_log=True)
 
@@ -287,3 +269,14 @@ class Timer:
     def _log(self, span: _Span, now: float, should_log: bool) -> None:
         if should_log and span.should_log and self._log_span is not None:
             self._log_span(span.label, now - span.begin, span.wall)
+
+
+_timers: weakref.WeakSet[Timer] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for timer in list(_timers):
+        timer._begin_anew()  # noqa: SLF001 -- the same module
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -92,6 +92,51 @@ class TestFork:
         (parent,) = documents(tmp_path)
         assert values(tmp_path, parent["writer"]) == [1]
 
+    def test_a_block_that_is_timed_across_a_fork_is_the_parents_and_counts_once(self, tmp_path: Path) -> None:
+        """A thread of the parent holds the timer's lock, for good as the child sees it."""
+        python(
+            tmp_path,
+            """
+            timer, standalone = log.timer, rle.Timer()
+            log.set_step(1)
+            held, let_go = threading.Event(), threading.Event()
+            def hold():
+                with timer._lock, standalone._lock:
+                    held.set()
+                    let_go.wait()
+            try:
+                with timer.time("block"), standalone.time("block"):
+                    timer.start("span")
+                    timer.record("before", 1.0)
+                    thread = threading.Thread(target=hold)
+                    thread.start()
+                    held.wait()
+                    pid = os.fork()
+                    if pid == 0:
+                        assert timer.open_labels() == standalone.open_labels() == []
+                        timer.record("child", 1.0)
+                        raise SystemExit
+                    let_go.set()
+                    thread.join()
+                    assert os.waitpid(pid, 0)[1] == 0
+                    timer.stop("span")
+            except SystemExit:
+                assert set(timer.get_timing_metrics()) == {"child"} and not standalone.get_timing_metrics()
+                log.close()
+                os._exit(0)
+            assert set(standalone.get_timing_metrics()) == {"block"}
+            log.close()
+            """,
+        )
+        parent, child = documents(tmp_path)
+        rows = raw_rows(tmp_path / "r", "timings")
+        assert sorted((row["writer"], row["name"]) for row in rows) == [
+            (parent["writer"], "before"),
+            (parent["writer"], "block"),
+            (parent["writer"], "span"),
+            (child["writer"], "child"),
+        ]
+
     def test_forks_in_the_middle_of_busy_threads_never_hang(self, tmp_path: Path) -> None:
         out = python(
             tmp_path,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ Logged = Sequence[tuple[Writer, dict[str, Any]]]
 
 
 def span(seconds: float, step: int | None = 1, count: int = 1, **more: Any) -> dict[str, Any]:
-    return {"name": "train", "step": step, "duration_seconds": seconds, "count": count, **more}
+    return {"name": "train", "step": step, "duration_seconds": seconds, "count": count} | more
 
 
 def view(logged: Logged, **options: Any) -> pl.LazyFrame:
@@ -136,17 +136,23 @@ def test_each_rank_shows_its_sum_and_where_it_ran() -> None:
     ]
 
 
-def test_the_same_spans_give_the_same_digits_in_any_order() -> None:
+@pytest.mark.parametrize(
+    "merge", [reduce.merge_timings, reduce.find_stragglers, reduce.phases_of_steps, reduce.phases_of_run]
+)
+def test_the_same_spans_give_the_same_digits_in_any_order(merge: Callable[[pl.LazyFrame], pl.LazyFrame]) -> None:
     draw = np.random.default_rng(7)
     writers = [Writer(f"w{rank:02d}", rank=rank) for rank in range(40)]
     logged = [
-        (writer, span(float(draw.random() * 1e6), step)) for writer in writers for step in range(20) for _ in "abc"
+        (writer, span(float(draw.random() * 1e6), step, name=name))
+        for writer in writers
+        for step in range(20)
+        for name in ("train", "train/a", "train/b", "train/a")
     ]
     rows, identities = rows_of("timings", logged), identities_of(writers)
-    results = set()
+    results = []
     for seed in range(4):
         shuffled = reduce.identify(rows.sample(fraction=1.0, shuffle=True, seed=seed).lazy(), identities)
         chosen = reduce.select_view(shuffled, identities, by=("name", "step"), repeats="all")
-        result = reduce.merge_timings(chosen).collect().sort("step")
-        results.add(tuple(result.select("duration_seconds", "mean_seconds").rows()))
-    assert len(results) == 1
+        result = merge(chosen).collect()
+        results.append(result.sort([name for name in ("name", "step", "rank") if name in result.columns]))
+    assert all(result.equals(results[0]) for result in results)
