@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -58,3 +59,14 @@ def test_declared_reductions_with_data_ranks_are_the_truth(tmp_path: Path) -> No
             )
     merged = dict(Run(tmp_path / "r").metrics().select("name", "value").collect().rows())
     assert merged == {LOSS: (1.0 * 900 + 5.0 * 100) / 1000, TOKENS: 1000.0}
+
+
+def test_the_guide_shows_these_numbers() -> None:
+    text = (Path(__file__).parents[2] / "docs/guide.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (declared|mean of means|NeMo RL|verl).*? \| ([0-9.]+) \| ([0-9.]+) \|", text, re.MULTILINE)
+    assert {school: (float(loss), float(tokens)) for school, loss, tokens in rows} == {
+        "declared": (1.4, 1000.0),
+        "mean of means": (mean_of_means(LOSS, VALUES[LOSS]), mean_of_means(TOKENS, VALUES[TOKENS])),
+        "NeMo RL": (nemo_rl_default(LOSS, VALUES[LOSS]), nemo_rl_default(TOKENS, VALUES[TOKENS])),
+        "verl": (verl_substring(LOSS, VALUES[LOSS]), verl_substring(TOKENS, VALUES[TOKENS])),
+    }
