@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set as AbstractSet
+from collections.abc import Iterator, Mapping, Sequence, Set as AbstractSet
 from pathlib import Path
 
 import polars as pl
@@ -23,6 +23,7 @@ from rl_eventlog.segment.sealed import read_footer
 from rl_eventlog.types import Identity, Span
 
 from .attempts import Launch, identities, order_launches
+from .by_writer import NameFilter, rows_by_writer
 from .facts import Problem, WriterFacts, facts_of_documents, facts_of_segment, latest, read_documents
 from .segments import TableFiles, event_files, look, rows
 
@@ -142,6 +143,18 @@ class RunFiles:
             schema={"writer": pl.String(), "last_seq": pl.Int64()},
         )
         return frame.join(limits, on="writer").filter(pl.col("seq") <= pl.col("last_seq")).drop("last_seq")
+
+    def rows_by_writer(
+        self,
+        table: str,
+        writers: Sequence[str],
+        *,
+        columns: Sequence[str],
+        names: NameFilter | None = None,
+        frontier: Mapping[str, int] | None = None,
+    ) -> Iterator[pa.Table]:
+        """The rows of `rows`, of one writer after the other: see `rl_eventlog.reader.by_writer`."""
+        return rows_by_writer(self.table(table), writers, columns, names=names, last_seqs=frontier)
 
     def last_seqs(self, table: str) -> dict[str, int]:
         """By writer the last seq that has no gap before it; writers without row 0 are left out."""

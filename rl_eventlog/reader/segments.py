@@ -171,14 +171,14 @@ def rows(files: TableFiles) -> pl.LazyFrame:
     schema = polars_schema(files.table)
     whole = [use.candidate.path for use in files.coverage.uses if use.whole and use.candidate.level != "open"]
     frames = [_scan(whole, schema)] if whole else []
-    open_tables: list[pa.Table] = []
+    of_open: list[pa.Table] = []
     for use in files.coverage.uses:
         if use.candidate.level == "open":
-            open_tables += _open_tables(files, use)
+            of_open += open_tables(files, use)
         elif not use.whole:
             frames.append(_scan([use.candidate.path], schema).filter(taken(use)))
-    if open_tables:
-        frames.append(pl.DataFrame(pa.concat_tables(open_tables)).lazy())
+    if of_open:
+        frames.append(pl.DataFrame(pa.concat_tables(of_open)).lazy())
     return pl.concat(frames) if frames else pl.LazyFrame(schema=schema)
 
 
@@ -202,7 +202,8 @@ def taken(use: Use) -> pl.Expr:
     )
 
 
-def _open_tables(files: TableFiles, use: Use) -> Iterator[pa.Table]:
+def open_tables(files: TableFiles, use: Use) -> Iterator[pa.Table]:
+    """The rows that are taken from an open segment, with the columns of the sealed form, batch by batch."""
     content = files.open_contents[use.candidate.path]
     schema = table_schema(files.table)
     for span, table in content.pieces:

@@ -1,6 +1,7 @@
 """Reducing: merge the rows of ranks, incarnations and attempts into one row a point.
 
-Pure functions from LazyFrame to LazyFrame: they read no file and collect nothing.
+Pure functions that read no file: from LazyFrame to LazyFrame, which collect nothing; `merge_metrics` takes
+the rows rank by rank.
 """
 
 from __future__ import annotations
@@ -8,16 +9,22 @@ from __future__ import annotations
 from rl_eventlog.types import REDUCTIONS
 
 from .hparams import hparam_history, hparam_warnings, latest_hparams
-from .metrics import each_rank, merge_metrics, metric_warnings
-from .names import name_matches
+from .metric_rows import each_rank, metric_warnings
+from .metrics import MERGED_SCHEMA, Read, merge_metrics
+from .names import NamePatterns
 from .overlap import Attempts, identify, resume_warnings, select_view, with_position
 from .phases import phases_of_run, phases_of_steps
+from .rank_rows import READ_COLUMNS
 from .stragglers import find_stragglers
 from .timings import merge_timings, sum_spans
 
 __all__ = [
+    "MERGED_SCHEMA",
+    "READ_COLUMNS",
     "REDUCTIONS",
     "Attempts",
+    "NamePatterns",
+    "Read",
     "each_rank",
     "find_stragglers",
     "hparam_history",
@@ -27,7 +34,6 @@ __all__ = [
     "merge_metrics",
     "merge_timings",
     "metric_warnings",
-    "name_matches",
     "phases_of_run",
     "phases_of_steps",
     "resume_warnings",

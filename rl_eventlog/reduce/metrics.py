@@ -1,83 +1,59 @@
 """Merging metrics over ranks: one value a (series, position), by the reduction its writers declared.
 
-- Null values are ignored. A NaN among the counted values makes every reduction but `last` NaN; the
-  infinities are values like others (`inf + -inf` is NaN).
-- Weights count in `mean` and `std` only: null is 1, a row of weight 0 is left out, and so is one whose
-  weight is negative, NaN or infinite (`metric_warnings` reports those).
-- `mean`, `sum` and `std` count one row a data-parallel replica: where `data_rank` is set, that of its
-  lowest rank with a value. `min`, `max`, `last` and the quantiles use every rank.
-- Nothing to count gives null, never 0.
-- Values are added up by rank, so that the same rows give the same digits in whatever files they lie.
+- How values are merged stands in `states`, which rows hold in `overlap`.
+- Ranks are taken one after the other, the lowest first, so that the same rows give the same digits in
+  whatever files they lie, and memory is that of the result.
 - One reduction holds for a series: of the declared ones that of the newest attempt, there of its lowest
   rank, there of its last row. Undeclared is `mean`; `none` and unknown ones are not merged.
+- Where the writers of one rank name different replicas, the last names that of the rank.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+
 import polars as pl
+import pyarrow as pa
 
-from rl_eventlog.types import REDUCTIONS
-
-SERIES = ("role", "name", "axis")
-_POINT = (*SERIES, "position", "attempt")
+from .overlap import Attempts, hidden_from
+from .points import Points
+from .rank_rows import SeriesTable, rank_rows
+from .states import States
 
 MERGED_COLUMNS = ("role", "name", "axis", "step", "position", "time", "value", "ranks", "ranks_nan", "attempt")
-RANK_COLUMNS = ("rank", "data_rank", "node", "writer", "seq", "weight", "reduction")
-
-#: Quantiles over all ranks: numpy's linear interpolation, unweighted.
-QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-
-
-def sum_in_order(values: pl.Expr, order: pl.Expr) -> pl.Expr:
-    """The sum of a group's values, added up in one order; null of none.
-
-    Not `sum`, before which Polars drops a sort: floats added in another order end in other digits.
-    """
-    return values.sort_by(order).cum_sum().last()
-
-
-_VALUE = pl.col("value")
-_COUNTED = pl.col("value").filter("_counted")
-_COUNTED_ORDER = pl.col("_rank_order").filter("_counted")
-_WEIGHTED = pl.col("value").filter("_weighted")
-_WEIGHTED_ORDER = pl.col("_rank_order").filter("_weighted")
-_WEIGHT = pl.col("weight").fill_null(1.0).filter("_weighted")
-_TOTAL_WEIGHT = sum_in_order(_WEIGHT, _WEIGHTED_ORDER)
-_MEAN = sum_in_order(_WEIGHTED * _WEIGHT, _WEIGHTED_ORDER) / _TOTAL_WEIGHT
-_VARIANCE = sum_in_order((_WEIGHTED - _MEAN).pow(2) * _WEIGHT, _WEIGHTED_ORDER) / _TOTAL_WEIGHT
-_USABLE_WEIGHT = pl.col("weight").is_null() | ((pl.col("weight") >= 0) & pl.col("weight").is_finite())
+MERGED_SCHEMA = pl.Schema(
+    {
+        "role": pl.String(),
+        "name": pl.String(),
+        "axis": pl.String(),
+        "step": pl.Int64(),
+        "position": pl.Float64(),
+        "time": pl.Datetime("us", "UTC"),
+        "value": pl.Float64(),
+        "ranks": pl.Int32(),
+        "ranks_nan": pl.Int32(),
+        "attempt": pl.Int32(),
+    }
+)
+Read = Callable[[Sequence[str]], Iterator[pa.Table]]
+"""Writers -> the rows of each, in their order, with the columns `READ_COLUMNS`."""
 
 
-def linear_quantile(values: pl.Expr, q: float) -> pl.Expr:
-    """The linear quantile of a group's values, as numpy's: NaN if one is NaN; an infinity is a value."""
-    linear = values.quantile(q, "linear")
-    # Where an infinity takes part, the sum of the neighbours is it, and NaN only between both infinities.
-    neighbours = values.quantile(q, "lower") + values.quantile(q, "higher")
-    sound = pl.when(linear.is_finite()).then(linear).otherwise(neighbours)
-    return pl.when(values.is_nan().any()).then(float("nan")).otherwise(sound)
-
-
-#: reduction -> the merged value of the rows of one point
-_MERGES: dict[str, pl.Expr] = {
-    "mean": _MEAN,
-    "sum": sum_in_order(_COUNTED, _COUNTED_ORDER),
-    "min": _VALUE.nan_min(),
-    "max": _VALUE.nan_max(),
-    "last": _VALUE.get(pl.col("_value_order").arg_min()),
-    "std": _VARIANCE.sqrt(),
-    **{name: linear_quantile(_VALUE, q) for name, q in QUANTILES.items()},
-}
-
-
-def merge_metrics(rows: pl.LazyFrame) -> pl.LazyFrame:
+def merge_metrics(
+    read: Read, identities: pl.DataFrame, *, role: str | None = None, attempts: Attempts = "latest"
+) -> pl.DataFrame:
     """Merge the ranks.
 
     Args:
-        rows: metrics as `select_view` returns them with `position`: one row a rank, attempt, series
-            and position.
+        read: gives the rows of writers; of each writer in the order of their seqs.
+        identities: one row a writer: `writer, role, rank, data_rank, attempt, rank_key, incarnation,
+            resume_step`.
+        role: only this role; None for all.
+        attempts: `latest`: where attempts overlap, the latest one; `all`: every attempt, apart.
 
     Returns:
-        One row a (role, name, axis, position, attempt), in no order:
+        One row a (role, name, axis, position, attempt), sorted by these:
 
         - `role`, `name`, `axis` (null: the training step): the series;
         - `step` (int64): the highest of the rows; null where none has one;
@@ -87,114 +63,54 @@ def merge_metrics(rows: pl.LazyFrame) -> pl.LazyFrame:
         - `ranks`, `ranks_nan` (int32): ranks with a row, with a NaN, whether they counted or not;
         - `attempt` (int32).
     """
-    # without the cache each reduction below would read the files anew
-    ready = _count_replicas_once(_settle_reductions(rows.cache())).cache()
-    merged = [
-        ready.filter(pl.col("_reduction") == reduction)
-        .group_by(_POINT)
-        .agg(
-            pl.col("step").max(),
-            pl.col("time").max(),
-            value=merge,
-            ranks=pl.len().cast(pl.Int32),
-            ranks_nan=_VALUE.is_nan().sum().cast(pl.Int32),
-        )
-        for reduction, merge in _MERGES.items()
-    ]
-    return pl.concat(merged).select(MERGED_COLUMNS)
+    chosen = identities if role is None else identities.filter(pl.col("role") == role)
+    ranks = _ranks(chosen, attempts).partition_by("role", maintain_order=True)
+    merged = [_merge_role(read, of_role, attempts) for of_role in ranks]
+    return pl.concat([MERGED_SCHEMA.to_frame(), *merged]).sort("role", "name", "axis", "position", "attempt")
 
 
-def each_rank(rows: pl.LazyFrame) -> pl.LazyFrame:
-    """The rows of every rank, not merged.
-
-    Args:
-        rows: as for `merge_metrics`.
-
-    Returns:
-        The columns of `merge_metrics`, where `ranks` is 1, and `rank`, `data_rank`, `node`, `writer`,
-        `seq`, `weight`, `reduction` as logged.
-    """
-    counts = {"ranks": pl.lit(1, pl.Int32), "ranks_nan": _VALUE.is_nan().fill_null(value=False).cast(pl.Int32)}
-    return rows.with_columns(**counts).select(*MERGED_COLUMNS, *RANK_COLUMNS)
-
-
-def metric_warnings(rows: pl.LazyFrame) -> pl.LazyFrame:
-    """What merging had to decide or to leave out.
-
-    Args:
-        rows: as for `merge_metrics`.
-
-    Returns:
-        `kind, role, name, detail`, in order. Kinds: `changed_reduction`, `unknown_reduction`,
-        `bad_weight`, `replicas_differ`.
-    """
-    found = [_changed_reductions(rows), _unknown_reductions(rows), _bad_weights(rows), _differing_replicas(rows)]
-    return pl.concat(found).sort("kind", "role", "name", "detail")
-
-
-def _settle_reductions(rows: pl.LazyFrame) -> pl.LazyFrame:
-    """Add `_reduction`: the one that holds for the series, null where the series is not merged."""
-    declared = (
-        rows.group_by(*SERIES, "reduction")
-        .agg(pl.col("_authority").max())
-        .with_columns(_declared=pl.col("reduction").is_not_null())
-        .sort("_declared", "_authority")
-        .group_by(SERIES)
-        .agg(_reduction=pl.col("reduction").last().fill_null("mean"))
-        .with_columns(pl.col("_reduction").cast(pl.Enum(list(_MERGES)), strict=False))
+def _ranks(identities: pl.DataFrame, attempts: Attempts) -> pl.DataFrame:
+    """One row a rank of an attempt: role by role, the newest attempt first, there the lowest rank first."""
+    found = (
+        identities.sort("incarnation", "writer")
+        .group_by("role", "attempt", "rank_key", maintain_order=True)
+        .agg(pl.col("rank", "data_rank").last(), pl.col("writer").alias("writers"))
+        .sort("role", "attempt", "rank", "rank_key", descending=[False, True, False, False], nulls_last=True)
     )
-    return rows.join(declared, on=SERIES, how="left", nulls_equal=True)
+    if attempts == "all":
+        return found.with_columns(hidden_from=pl.lit(None, pl.Int64))
+    return found.join(hidden_from(identities), on=["role", "attempt"], how="left", maintain_order="left")
 
 
-def _count_replicas_once(rows: pl.LazyFrame) -> pl.LazyFrame:
-    """Add `_value_order` (rank order, null without a value), `_counted` and `_weighted`."""
-    ordered = rows.with_columns(_value_order=pl.when(_VALUE.is_not_null()).then("_rank_order"))
-    lowest = pl.col("_value_order").min().over(*_POINT, "data_rank")
-    has_value = pl.col("_value_order").is_not_null()
-    counted = pl.concat(
-        [
-            ordered.filter(pl.col("data_rank").is_null()).with_columns(_counted=has_value),
-            ordered.filter(pl.col("data_rank").is_not_null()).with_columns(
-                _counted=has_value & (pl.col("_value_order") == lowest).fill_null(value=False)
-            ),
-        ]
-    )
-    return counted.with_columns(_weighted=pl.col("_counted") & _USABLE_WEIGHT & (pl.col("weight").fill_null(1.0) > 0))
+def _merge_role(read: Read, ranks: pl.DataFrame, attempts: Attempts) -> pl.DataFrame:
+    series = SeriesTable()
+    merged = list(_merge_attempts(read, ranks, series, attempts))
+    if series.declared_late:  # rows of it were merged as undeclared: once more, now that all declarations are known
+        merged = list(_merge_attempts(read, ranks, series, attempts))
+    role = pl.lit(ranks["role"][0]).alias("role")
+    return pl.concat(merged).with_columns(role).select(MERGED_COLUMNS)
 
 
-def _report(kind: str, found: pl.LazyFrame, detail: pl.Expr) -> pl.LazyFrame:
-    return found.select(pl.lit(kind).alias("kind"), "role", "name", detail.alias("detail"))
+def _merge_attempts(
+    read: Read, ranks: pl.DataFrame, series: SeriesTable, attempts: Attempts
+) -> Iterator[pl.DataFrame]:
+    """The merged points of each attempt, the newest first."""
+    tables = read(ranks["writers"].explode().to_list())
+    newer: list[Points] = []
+    for attempt, of_attempt in groupby(ranks.iter_rows(named=True), key=lambda rank: rank["attempt"]):
+        members = list(of_attempt)
+        points = Points(tuple(newer))
+        states = States(series, points, [rank["data_rank"] for rank in members])
+        for rank in members:
+            table = _in_one_piece([next(tables) for _ in rank["writers"]])
+            rows = rank_rows(table, series, before_step=rank["hidden_from"])
+            placed = points.place(rows.series, rows.position_keys)
+            series.declare(placed.of(rows.series), placed.of(rows.reduction))
+            states.add(rows, placed, rank["data_rank"])
+        if attempts == "latest":
+            newer.append(points)
+        yield states.result().with_columns(attempt=pl.lit(attempt, pl.Int32))
 
 
-def _changed_reductions(rows: pl.LazyFrame) -> pl.LazyFrame:
-    declared = pl.col("reduction").fill_null("mean").unique().sort()
-    series = _settle_reductions(rows).group_by(SERIES).agg(declared.alias("all"), pl.col("_reduction").first())
-    used = pl.col("_reduction").cast(pl.String).fill_null("none")
-    detail = pl.format("declared as {}; {} is used", pl.col("all").list.join(", "), used)
-    return _report("changed_reduction", series.filter(pl.col("all").list.len() > 1), detail)
-
-
-def _unknown_reductions(rows: pl.LazyFrame) -> pl.LazyFrame:
-    unknown = rows.filter(~pl.col("reduction").is_in(REDUCTIONS)).select("role", "name", "reduction").unique()
-    return _report("unknown_reduction", unknown, pl.format("{}: ranks are not merged", "reduction"))
-
-
-def _bad_weights(rows: pl.LazyFrame) -> pl.LazyFrame:
-    bad = rows.filter(~_USABLE_WEIGHT).group_by("role", "name").agg(n=pl.len())
-    return _report("bad_weight", bad, pl.format("{} rows with a negative, NaN or infinite weight are left out", "n"))
-
-
-def _differing_replicas(rows: pl.LazyFrame) -> pl.LazyFrame:
-    """Ranks of one data-parallel replica that logged different values where only one is counted."""
-    counting_once = pl.col("_reduction").is_in(["mean", "sum", "std"])
-    points = (
-        _settle_reductions(rows.filter(pl.col("data_rank").is_not_null()))
-        .filter(counting_once & _VALUE.is_not_null())
-        .group_by(*_POINT, "data_rank")
-        .agg(_VALUE.n_unique())
-        .filter(_VALUE > 1)
-        .group_by("role", "name")
-        .agg(n=pl.len())
-    )
-    detail = pl.format("ranks of one data_rank differ at {} positions; the lowest rank counts", "n")
-    return _report("replicas_differ", points, detail)
+def _in_one_piece(tables: list[pa.Table]) -> pa.Table:
+    return tables[0] if len(tables) == 1 else pa.concat_tables(tables).unify_dictionaries().combine_chunks()

@@ -9,21 +9,41 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 import polars as pl
 
 _MAGIC = re.compile(r"[*?[]")
 
 
-def name_matches(column: str, patterns: str | Iterable[str]) -> pl.Expr:
-    """Whether a name matches the pattern, or one of several."""
-    wanted = [patterns] if isinstance(patterns, str) else list(patterns)
-    globs = [pattern for pattern in wanted if _MAGIC.search(pattern)]
-    name = pl.col(column)
-    matches = name.is_in([pattern for pattern in wanted if pattern not in globs])
-    if globs:
-        matches |= name.str.contains("|".join(f"(?:{glob_to_regex(pattern)})" for pattern in globs))
-    return matches
+class NamePatterns:
+    """A pattern, or several, one of which a name must match.
+
+    Args:
+        patterns: one or several.
+    """
+
+    def __init__(self, patterns: str | Iterable[str]) -> None:
+        wanted = [patterns] if isinstance(patterns, str) else list(patterns)
+        self._globs = [pattern for pattern in wanted if _MAGIC.search(pattern)]
+        self._names = [pattern for pattern in wanted if pattern not in self._globs]
+        self._regex = "|".join(f"(?:{glob_to_regex(pattern)})" for pattern in self._globs)
+        self.matches = lru_cache(maxsize=None)(self._matches)
+
+    def expression(self, column: str) -> pl.Expr:
+        """Whether the name in a column matches."""
+        matches = pl.col(column).is_in(self._names)
+        return matches | pl.col(column).str.contains(self._regex) if self._globs else matches
+
+    def _matches(self, name: str) -> bool:
+        return bool(pl.select(pl.lit(name).alias("name")).select(self.expression("name")).item())
+
+    def may_lie_between(self, lowest: str, highest: str) -> bool:
+        """Whether a name that matches could be one of these, both included, in their order."""
+        beginnings = (pattern[: found.start()] for pattern in self._globs if (found := _MAGIC.search(pattern)))
+        return any(lowest <= name <= highest for name in self._names) or any(
+            lowest[: len(beginning)] <= beginning <= highest[: len(beginning)] for beginning in beginnings
+        )
 
 
 def glob_to_regex(pattern: str) -> str:

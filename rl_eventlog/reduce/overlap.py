@@ -96,26 +96,36 @@ def _number(identities: pl.DataFrame, name: str, keys: list[str]) -> pl.DataFram
     return identities.join(numbers, on=keys, how="left", nulls_equal=True)
 
 
-def _hide_before_resume(rows: pl.LazyFrame, identities: pl.DataFrame) -> pl.LazyFrame:
-    """Apply the declared resume steps: the lowest where ranks of one attempt declare different ones."""
+def hidden_from(identities: pl.DataFrame) -> pl.DataFrame:
+    """From which step on a newer attempt's resume step hides the rows of an attempt.
+
+    Where ranks of one attempt declare different ones the lowest counts.
+
+    Returns:
+        `role, attempt, hidden_from`; attempts of which nothing is hidden are left out.
+    """
     held = identities.group_by("role", "attempt").agg(pl.col("resume_step").min()).sort("attempt", descending=True)
-    hidden = held.select(
+    return held.select(
         "role",
         "attempt",
         # newest first: what the attempts above this one declare
-        _hidden_from=pl.col("resume_step")
+        hidden_from=pl.col("resume_step")
         .fill_null(2**63 - 1)
         .shift(1)
         .cum_min()
         .over("role", order_by=-pl.col("attempt")),
-    ).filter(pl.col("_hidden_from") < 2**63 - 1)
+    ).filter(pl.col("hidden_from") < 2**63 - 1)
+
+
+def _hide_before_resume(rows: pl.LazyFrame, identities: pl.DataFrame) -> pl.LazyFrame:
+    hidden = hidden_from(identities)
     if hidden.is_empty():
         return rows
-    limit = pl.col("_hidden_from")
+    limit = pl.col("hidden_from")
     return (
         rows.join(hidden.lazy(), on=["role", "attempt"], how="left")
         .filter(limit.is_null() | pl.col("step").is_null() | (pl.col("step") < limit))
-        .drop("_hidden_from")
+        .drop("hidden_from")
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from .metrics import QUANTILES, linear_quantile, sum_in_order
+from .expressions import QUANTILES, linear_quantile, sum_in_order
 
 _SECONDS = pl.col("duration_seconds")
 _RANK_COLUMNS = ("rank", "data_rank", "node")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +15,7 @@ from rl_eventlog.reader import RunFiles
 
 from .info import RunInfo, describe
 from .state import Thresholds
-from .tables import Build, Frontier, Tables
+from .tables import Build, Frontier, Merge, Tables
 
 
 class Run(Tables):
@@ -104,9 +104,26 @@ class Run(Tables):
 
     def frame(self, table: str, build: Build, frontier: Frontier | None = None) -> pl.LazyFrame:
         """See `Tables.frame`."""
+        last_seqs = None if frontier is None else frontier.get(table, {})
+        return build(self.files.rows(table, frontier=last_seqs), self._known(frontier))
+
+    def merged_metrics(
+        self, merge: Merge, names: reduce.NamePatterns | None, frontier: Frontier | None = None
+    ) -> pl.LazyFrame:
+        """See `Tables.merged_metrics`."""
+        rows_by_writer = partial(
+            self.files.rows_by_writer,
+            "metrics",
+            columns=reduce.READ_COLUMNS,
+            names=names,
+            frontier=None if frontier is None else frontier.get("metrics", {}),
+        )
+        self.files.table("metrics")  # the frame shows the files as of now
+        return pl.defer(partial(merge, rows_by_writer, self._known(frontier)), schema=reduce.MERGED_SCHEMA)
+
+    def _known(self, frontier: Frontier | None) -> pl.DataFrame:
+        """Identities of the writers of a frontier: one that came later must not hide what was seen then."""
         if frontier is None:
-            return build(self.files.rows(table), self._identities)
-        # a writer that came later must not hide what was seen then
+            return self._identities
         known = {writer for seqs in frontier.values() for writer in seqs}
-        identities = self._identities.filter(pl.col("writer").is_in(known))
-        return build(self.files.rows(table, frontier=frontier.get(table, {})), identities)
+        return self._identities.filter(pl.col("writer").is_in(known))

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import polars as pl
 
+from rl_eventlog import reduce
 from rl_eventlog.errors import EventLogError, RunNotFoundError
 from rl_eventlog.reader import Problem, find_runs
 from rl_eventlog.reader.attempts import IDENTITIES
 from rl_eventlog.reader.segments import polars_schema
 
 from .run import Run
-from .tables import Build, Frontier, Tables
+from .tables import Build, Frontier, Merge, Tables
 
 
 class Runs(Tables):
@@ -79,14 +80,22 @@ class Runs(Tables):
 
     def frame(self, table: str, build: Build, frontier: Frontier | None = None) -> pl.LazyFrame:
         """As for one run, with the column `run`; a run that cannot be read goes to `problems`."""
+        nothing = build(pl.LazyFrame(schema=polars_schema(table)), pl.DataFrame(schema=IDENTITIES))
+        return self._of_each(table, lambda run: run.frame(table, build, frontier), nothing)
+
+    def merged_metrics(
+        self, merge: Merge, names: reduce.NamePatterns | None, frontier: Frontier | None = None
+    ) -> pl.LazyFrame:
+        """As for one run, with the column `run`; a run that cannot be read goes to `problems`."""
+        nothing = pl.LazyFrame(schema=reduce.MERGED_SCHEMA)
+        return self._of_each("metrics", lambda run: run.merged_metrics(merge, names, frontier), nothing)
+
+    def _of_each(self, table: str, frame: Callable[[Run], pl.LazyFrame], nothing: pl.LazyFrame) -> pl.LazyFrame:
         frames = []
         for name, run in self._runs.items():
             try:
-                frames.append(run.frame(table, build, frontier).select(pl.lit(name).alias("run"), pl.all()))
+                frames.append(frame(run).select(pl.lit(name).alias("run"), pl.all()))
             except (EventLogError, OSError) as error:
                 problem = Problem(run.path, f"{table}: {error}")
                 self.problems += [problem] if problem not in self.problems else []
-        if not frames:
-            nothing = build(pl.LazyFrame(schema=polars_schema(table)), pl.DataFrame(schema=IDENTITIES))
-            return nothing.select(pl.lit("").alias("run"), pl.all())
-        return pl.concat(frames)
+        return pl.concat(frames or [nothing.select(pl.lit("").alias("run"), pl.all())])

@@ -25,6 +25,8 @@ Names = str | Iterable[str] | None
 Frontier = Mapping[str, Mapping[str, int]]
 Build = Callable[[pl.LazyFrame, pl.DataFrame], pl.LazyFrame]
 """(rows of a table, identities of the writers) -> the frame a user sees."""
+Merge = Callable[[reduce.Read, pl.DataFrame], pl.DataFrame]
+"""(what reads the metrics of writers, identities of the writers) -> the frame a user sees."""
 
 
 class Tables(ABC):
@@ -49,6 +51,18 @@ class Tables(ABC):
         Args:
             table: name of the table.
             build: called with both for each run.
+            frontier: see the class.
+        """
+
+    @abstractmethod
+    def merged_metrics(
+        self, merge: Merge, names: reduce.NamePatterns | None, frontier: Frontier | None = None
+    ) -> pl.LazyFrame:
+        """Build a frame from the metrics of one rank after the other.
+
+        Args:
+            merge: called with both for each run, when the frame is collected.
+            names: which metrics; None for all.
             frontier: see the class.
         """
 
@@ -84,12 +98,13 @@ class Tables(ABC):
         def build(rows: pl.LazyFrame, identities: pl.DataFrame) -> pl.LazyFrame:
             chosen = reduce.with_position(_chosen(rows, names, role))
             identified = reduce.identify(chosen, identities)
-            view = reduce.select_view(identified, identities, by=("name", "axis", "position"), attempts=attempts)
-            if ranks == "each":
-                return reduce.each_rank(view)
-            return reduce.merge_metrics(view).sort("role", "name", "axis", "position", "attempt")
+            by = ("name", "axis", "position")
+            return reduce.each_rank(reduce.select_view(identified, identities, by=by, attempts=attempts))
 
-        return self.frame("metrics", build, frontier)
+        if ranks == "each":
+            return self.frame("metrics", build, frontier)
+        merge = partial(reduce.merge_metrics, role=role, attempts=attempts)
+        return self.merged_metrics(merge, None if names is None else reduce.NamePatterns(names), frontier)
 
     def timings(
         self,
@@ -321,7 +336,7 @@ def _chosen(rows: pl.LazyFrame, names: Names, role: str | None) -> pl.LazyFrame:
     if role is not None:
         rows = rows.filter(pl.col("role") == role)
     if names is not None:
-        rows = rows.filter(reduce.name_matches("name", names))
+        rows = rows.filter(reduce.NamePatterns(names).expression("name"))
     return rows
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 
 from rl_eventlog import reduce
 from tests.support import reduce_oracle as oracle
-from tests.support.rows import Writer, identities_of, rows_of
+from tests.support.rows import Writer, identities_of, reader_of, rows_of
 
 NAN = math.nan  # one object, so that tuples which hold it are equal
 Attempts = Literal["latest", "all"]
@@ -34,9 +34,11 @@ STEPS = st.sampled_from([None, 0, 1, 2])
 def writers(draw: st.DrawFn) -> list[Writer]:
     """Writers of two roles, some ranks of which restarted, forked, or have no number."""
     count = draw(st.integers(1, 6))
+    replicated = draw(st.sets(st.integers(0, 3)))
     found = []
     for index in range(count):
         rank = draw(st.sampled_from([None, 0, 1, 2, 3]))
+<<<<<<< HEAD
         writer = Writer(
             f"w{draw(st.integers(0, 9))}{index}",
             role=draw(st.sampled_from(["trainer", "eval"])),
@@ -46,6 +48,19 @@ def writers(draw: st.DrawFn) -> list[Writer]:
             incarnation=draw(st.integers(0, 1)),
             resume_step=draw(st.sampled_from([None, None, 1, 2])),
             rank_key="actor" if rank is None and draw(st.booleans()) else "",
+=======
+        found.append(
+            Writer(
+                f"w{draw(st.integers(0, 9))}{index}",
+                role=draw(st.sampled_from(["trainer", "eval"])),
+                rank=rank,
+                data_rank=rank // 2 if rank in replicated else None,
+                attempt=draw(st.integers(1, 3)),
+                incarnation=draw(st.integers(0, 1)),
+                resume_step=draw(st.sampled_from([None, None, 1, 2])),
+                rank_key="actor" if rank is None and draw(st.booleans()) else "",
+            )
+>>>>>>> 5ffd043 (Metrics are merged rank by rank: fifty million points in a few seconds and under 400 MB, where Polars took two minutes and 14 GB)
         )
         # a node of its own, another one after the second attempt
         found.append(replace(writer, node=f"{writer.key} {writer.attempt > 2}"))
@@ -140,7 +155,8 @@ def check_metrics(log: list[tuple[Writer, dict[str, Any]]], attempts: Attempts) 
     lazy = reduce.with_position(reduce.identify(rows.lazy(), identities))
     view = reduce.select_view(lazy, identities, by=by, attempts=attempts)
     expected = oracle.view(oracle.known(map(normal, rows.to_dicts()), ours), ours, by, attempts, "last")
-    assert_same(reduce.merge_metrics(view).collect(), oracle.merge_metrics(expected), METRIC_KEY)
+    merged = reduce.merge_metrics(reader_of(rows), identities, attempts=attempts)
+    assert_same(merged, oracle.merge_metrics(expected), METRIC_KEY)
     each = reduce.each_rank(view).collect()
     assert sorted(each.select("writer", "seq").rows()) == sorted((row["writer"], row["seq"]) for row in expected)
 
@@ -198,7 +214,7 @@ def test_the_order_of_rows_and_writers_does_not_matter(log: list[tuple[Writer, d
     def answers(rows: pl.DataFrame, identities: pl.DataFrame) -> list[list[str]]:
         lazy = reduce.with_position(reduce.identify(rows.lazy(), identities))
         view = reduce.select_view(lazy, identities, by=("name", "axis", "position"))
-        frames = [reduce.merge_metrics(view).with_columns(pl.col("value").round(6)), reduce.metric_warnings(view)]
-        return [sorted(map(str, frame.collect().with_columns(pl.col(pl.Float64) + 0.0).rows())) for frame in frames]
+        frames = [reduce.merge_metrics(reader_of(rows), identities), reduce.metric_warnings(view).collect()]
+        return [sorted(map(str, frame.with_columns(pl.col(pl.Float64) + 0.0).rows())) for frame in frames]
 
     assert answers(rows, identities) == answers(rows.reverse(), identities.reverse())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
+from rl_eventlog.reduce import READ_COLUMNS, Read
 from rl_eventlog.schema import table
 
 START = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
@@ -80,3 +81,19 @@ def rows_of(name: str, logged: Iterable[tuple[Writer, Mapping[str, Any]]]) -> pl
     frame = pl.from_arrow(pa.Table.from_pylist(records, schema=schema))
     assert isinstance(frame, pl.DataFrame)
     return frame
+
+
+def reader_of(rows: pl.DataFrame) -> Read:
+    """What hands out the metrics of writers one after the other, as the reader does."""
+
+    def read(writers: Sequence[str]) -> Iterator[pa.Table]:
+        for writer in writers:
+            own = rows.filter(pl.col("writer") == writer).sort("seq").select(READ_COLUMNS)
+            table = own.to_arrow(compat_level=pl.CompatLevel.oldest())
+            for index, field in enumerate(table.schema):
+                if pa.types.is_large_string(field.type):
+                    texts = table[field.name].cast(pa.string()).combine_chunks().dictionary_encode()
+                    table = table.set_column(index, field.name, texts)
+            yield table
+
+    return read

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from hypothesis import given, strategies as st
 
-from rl_eventlog.reduce import name_matches
+from rl_eventlog.reduce import NamePatterns
 
 NAMES = ["loss", "train/loss", "train/actor/loss", "train.loss", "train/loss[0]", "line\nbreak", "a^b", "a-b", "a!b"]
 
@@ -16,7 +16,7 @@ NAMES = ["loss", "train/loss", "train/actor/loss", "train.loss", "train/loss[0]"
 def chosen(names: list[str], patterns: str | list[str]) -> list[str]:
     return (
         pl.DataFrame({"name": names}, schema={"name": pl.String})
-        .filter(name_matches("name", patterns))["name"]
+        .filter(NamePatterns(patterns).expression("name"))["name"]
         .to_list()
     )
 

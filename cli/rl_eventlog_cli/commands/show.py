@@ -71,10 +71,10 @@ def _unmatched(run: Run, names: Iterable[str], metrics: pl.DataFrame) -> Iterato
     """What to say of each name or glob that no shown metric matches."""
     import polars as pl
 
-    from rl_eventlog.reduce import name_matches
+    from rl_eventlog.reduce import NamePatterns
 
     for name in names:
-        if metrics.filter(name_matches("name", name)).is_empty():
+        if metrics.filter(NamePatterns(name).expression("name")).is_empty():
             there = run.metrics().select(pl.col("name").unique().sort()).collect()["name"].to_list()
             more = f" and {len(there) - _NAMES_LISTED} more" if len(there) > _NAMES_LISTED else ""
             yield f"no metric matches {name!r}: there are {', '.join(there[:_NAMES_LISTED]) or 'none'}{more}"

@@ -1,0 +1,217 @@
+"""The rows of one table writer by writer, in an order that the caller chooses.
+
+- Each row once, by the coverage rule; of each writer in the order of its seqs.
+- Memory is that of a few files ahead of the caller. Of a compacted file it is that of the writers that
+  share rows with those asked for so far: few, where they are asked for in the order of `compact`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rl_eventlog.errors import SegmentError
+from rl_eventlog.schema import table as table_schema
+from rl_eventlog.segment.align import align
+from rl_eventlog.segment.coverage import Use
+from rl_eventlog.types import Span
+
+from .segments import TableFiles, open_tables
+
+_FILES_AHEAD = 8
+_THREADS = 2  # while one waits for the disk the other decodes; the caller's own work fills the rest
+
+
+class NameFilter(Protocol):
+    """Which names are wanted."""
+
+    def matches(self, name: str) -> bool:
+        """Whether this one is."""
+
+    def may_lie_between(self, lowest: str, highest: str) -> bool:
+        """Whether one of these could be; True where that is not known."""
+
+
+def rows_by_writer(
+    files: TableFiles,
+    writers: Sequence[str],
+    columns: Sequence[str],
+    *,
+    names: NameFilter | None = None,
+    last_seqs: Mapping[str, int] | None = None,
+) -> Iterator[pa.Table]:
+    """Read the rows of writers.
+
+    Args:
+        files: of the table.
+        writers: whose rows, each once, in the order in which they are to come.
+        columns: of the sealed form. Texts come as dictionaries.
+        names: only rows with these names; None for all.
+        last_seqs: last seq to use by writer; writers that are not in it give nothing. None: all rows.
+
+    Yields:
+        The rows of each of `writers`; none where it has none.
+
+    Raises:
+        SegmentError: a file cannot be read any more.
+        OSError: a file is gone since it was looked at.
+    """
+    source = _Source(files, columns, names, last_seqs)
+    ahead = iter(writers)
+    waiting: deque[list[Future[pa.Table]]] = deque()
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="rle-read") as pool:
+        try:
+            for writer in writers:
+                while len(waiting) < _FILES_AHEAD and (coming := next(ahead, None)) is not None:
+                    waiting.append([pool.submit(read) for read in source.own(coming)])
+                own = [future.result() for future in waiting.popleft()]
+                yield source.in_order(writer, own + source.shared(writer))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+class _Source:
+    """Where the rows of each writer lie: in files of its own, and in files that writers share."""
+
+    def __init__(
+        self, files: TableFiles, columns: Sequence[str], names: NameFilter | None, last_seqs: Mapping[str, int] | None
+    ) -> None:
+        sealed = table_schema(files.table).sealed
+        self._files = files
+        self._names = names
+        self._last_seqs = last_seqs
+        self._columns = list(columns)
+        self._schema = _with_dictionaries(sealed, [*dict.fromkeys([*columns, "seq"])])
+        self._own: dict[str, list[Use]] = {}
+        self._shared: dict[str, list[_SharedFile]] = {}
+        for use in files.coverage.uses:
+            if use.candidate.level == "compacted":
+                shared = _SharedFile(use, _with_dictionaries(sealed, [*dict.fromkeys([*columns, "writer", "seq"])]), names)
+                for writer in use.takes:
+                    self._shared.setdefault(writer, []).append(shared)
+            else:
+                for writer in use.takes:
+                    self._own.setdefault(writer, []).append(use)
+
+    def own(self, writer: str) -> list[Callable[[], pa.Table]]:
+        """What reads its rows in files that hold no others."""
+        return [partial(self._read, use, writer) for use in self._own.get(writer, [])]
+
+    def shared(self, writer: str) -> list[pa.Table]:
+        """Its rows in compacted files."""
+        return [shared.rows(writer).select(self._schema.names) for shared in self._shared.get(writer, [])]
+
+    def in_order(self, writer: str, parts: list[pa.Table]) -> pa.Table:
+        """Rows of one writer in the order of their seqs, those after the frontier left out."""
+        rows = _in_one_piece(parts) if parts else self._schema.empty_table()
+        seqs = rows["seq"].to_numpy()
+        if not np.all(seqs[1:] > seqs[:-1]):
+            rows, seqs = rows.take(np.argsort(seqs)), np.sort(seqs)
+        if self._last_seqs is not None:
+            rows = rows.slice(0, int(np.searchsorted(seqs, self._last_seqs.get(writer, -1), side="right")))
+        return rows.select(self._columns)
+
+    def _read(self, use: Use, writer: str) -> pa.Table:
+        if use.candidate.level == "open":
+            rows = _in_one_piece([_aligned(part, self._schema) for part in open_tables(self._files, use)])
+        else:
+            with _parquet_file(use, self._schema) as file:
+                rows = _aligned(file.read(columns=_there(file, self._schema), use_threads=False), self._schema)
+            rows = rows if use.whole else _taken(rows, use.takes[writer])
+        return _named(rows, self._names)
+
+
+class _SharedFile:
+    """The rows of a compacted file, handed out by writer while it is read from its beginning to its end."""
+
+    def __init__(self, use: Use, schema: pa.Schema, names: NameFilter | None) -> None:
+        self._use = use
+        self._schema = schema
+        self._names = names
+        self._groups = self._row_groups()
+        self._found: dict[str, list[pa.Table]] = {writer: [] for writer in use.takes}
+        self._to_come = {writer: sum(map(len, use.candidate.holds[writer])) for writer in use.takes}
+
+    def rows(self, writer: str) -> pa.Table:
+        """Those of a writer; asked for once."""
+        while self._to_come[writer] > 0 and (group := next(self._groups, None)) is not None:
+            self._hand_out(group)
+        found = self._found.pop(writer)
+        return _in_one_piece(found) if found else self._schema.empty_table()
+
+    def _row_groups(self) -> Iterator[pa.Table]:
+        with _parquet_file(self._use, self._schema) as file:
+            columns = _there(file, self._schema)
+            for group in range(file.num_row_groups):
+                if self._names is None or _may_hold(file, group, self._names):
+                    yield _aligned(file.read_row_group(group, columns=columns), self._schema)
+
+    def _hand_out(self, group: pa.Table) -> None:
+        group = _in_one_piece([group])
+        writers = group["writer"].chunk(0)
+        counts = np.bincount(writers.indices.to_numpy(), minlength=len(writers.dictionary))
+        for writer, count in zip(writers.dictionary.to_pylist(), counts.tolist(), strict=True):
+            self._to_come[writer] = self._to_come.get(writer, 0) - count
+        chosen = _named(group, self._names)
+        codes = chosen["writer"].chunk(0).indices.to_numpy() if chosen.num_rows else np.empty(0, np.int32)
+        chosen = chosen.take(np.argsort(codes, kind="stable"))
+        ends = np.cumsum(np.bincount(codes, minlength=len(counts))).tolist()
+        for writer, first, end in zip(writers.dictionary.to_pylist(), [0, *ends], ends, strict=False):
+            if end > first and writer in self._found:
+                rows = chosen.slice(first, end - first)
+                self._found[writer].append(rows if self._use.whole else _taken(rows, self._use.takes[writer]))
+
+
+def _with_dictionaries(schema: pa.Schema, columns: list[str]) -> pa.Schema:
+    texts = pa.dictionary(pa.int32(), pa.string())
+    fields = [schema.field(name) for name in columns]
+    return pa.schema([field.with_type(texts) if pa.types.is_string(field.type) else field for field in fields])
+
+
+def _parquet_file(use: Use, schema: pa.Schema) -> pq.ParquetFile:
+    try:
+        texts = [field.name for field in schema if pa.types.is_dictionary(field.type)]
+        return pq.ParquetFile(use.candidate.path, read_dictionary=texts)
+    except pa.ArrowException as error:
+        raise SegmentError(use.candidate.path, str(error)) from error
+
+
+def _there(file: pq.ParquetFile, schema: pa.Schema) -> list[str]:
+    """The columns that it has: older versions had fewer."""
+    return [name for name in schema.names if name in file.schema_arrow.names]
+
+
+def _may_hold(file: pq.ParquetFile, group: int, names: NameFilter) -> bool:
+    column = file.metadata.row_group(group).column(file.schema_arrow.names.index("name"))
+    found = column.statistics
+    return found is None or not found.has_min_max or names.may_lie_between(found.min, found.max)
+
+
+def _aligned(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    return rows if rows.schema.equals(schema) else align(rows, schema)
+
+
+def _in_one_piece(parts: list[pa.Table]) -> pa.Table:
+    """One table of one chunk a column; an empty one may have none."""
+    return pa.concat_tables(parts).unify_dictionaries().combine_chunks()
+
+
+def _taken(rows: pa.Table, spans: list[Span]) -> pa.Table:
+    seqs = rows["seq"].to_numpy()
+    return rows.filter(pa.array(np.logical_or.reduce([(seqs >= span.first) & (seqs <= span.last) for span in spans])))
+
+
+def _named(rows: pa.Table, names: NameFilter | None) -> pa.Table:
+    if names is None or not rows.num_rows:
+        return rows
+    rows = _in_one_piece([rows])
+    column = rows["name"].chunk(0)
+    wanted = np.array([names.matches(name) for name in column.dictionary.to_pylist()], bool)
+    return rows.filter(pa.array(wanted[column.indices.to_numpy()]))

@@ -1,0 +1,216 @@
+"""What is kept of each point while rank after rank is merged into it.
+
+- Null values are ignored. A NaN among the counted values makes every reduction but `last` NaN; the
+  infinities are values like others (`inf + -inf` is NaN).
+- Weights count in `mean` and `std` only: null is 1, a row of weight 0 is left out, and so is one whose
+  weight is negative, NaN or infinite.
+- `mean`, `sum` and `std` count one row a data-parallel replica: that of its first rank with a value. `min`,
+  `max`, `last` and the quantiles use every rank.
+- Nothing to count gives null, never 0.
+- A few numbers a point, whatever the number of ranks; quantiles alone keep their values.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import polars as pl
+
+from .expressions import QUANTILES, linear_quantile
+from .points import Array, Placed, Points, positions_of
+from .rank_rows import NO_STEP, RankRows, SeriesTable
+
+_COLUMNS = {
+    "step": (np.int64, NO_STEP),
+    "time": (np.int64, -(2**63)),
+    "ranks": (np.int32, 0),
+    "ranks_nan": (np.int32, 0),
+    "value": (np.float64, 0.0),
+    "weight": (np.float64, 0.0),  # of the values counted so far; their number, where weights do not count
+    "squares": (np.float64, 0.0),  # of the distances from the mean, for std
+}
+
+
+class States:
+    """The points of one attempt of a role.
+
+    Args:
+        series: of the role.
+        points: of the attempt.
+        data_ranks: that of each rank to come, None where it has none.
+    """
+
+    def __init__(self, series: SeriesTable, points: Points, data_ranks: Iterable[int | None]) -> None:
+        self._series = series
+        self._points = points
+        self._columns = {name: np.empty(0, kind) for name, (kind, _) in _COLUMNS.items()}
+        self._ranks_to_come = Counter(rank for rank in data_ranks if rank is not None)
+        self._have_value: dict[int, Array] = {}
+        self._values: dict[str, list[tuple[Array, Array]]] = {name: [] for name in QUANTILES}
+        self._last: tuple[Placed | None, int, dict[str, tuple[Array, Array]]] = (None, 0, {})
+
+    def add(self, rows: RankRows, placed: Placed, data_rank: int | None) -> None:
+        """Merge the rows of one rank, each rank once, the lowest first."""
+        self._grow(len(self._points))
+        at, columns = placed.points, self._columns
+        for name, given in (("step", rows.step), ("time", rows.time)):
+            columns[name][at] = np.maximum(columns[name][at], placed.of(given))
+        columns["ranks"][at] += 1
+        values = placed.of(rows.value)
+        known = np.ones(len(values), bool) if rows.known is None else placed.of(rows.known)
+        if (nan := np.isnan(values) & known).any():
+            columns["ranks_nan"][at] += nan
+        with np.errstate(all="ignore"):
+            self._merge(placed, rows, self._counted(at, known, data_rank), known)
+
+    def result(self) -> pl.DataFrame:
+        """One row a merged point: `name, axis, step, position, time, value, ranks, ranks_nan`."""
+        self._grow(len(self._points))
+        series = self._points.series
+        positions, have_position = positions_of(self._points.keys)
+        names, axes = self._series.names()
+        columns = {name: column[: len(series)] for name, column in self._columns.items()}
+        merged = np.zeros(len(series), bool)
+        for reduction, at in self._series.by_reduction(series).items():
+            merged[at] = True
+            if reduction in QUANTILES:
+                self._finish_quantile(reduction, columns)
+            elif reduction in _FINISHED:
+                given = (columns[name][at] for name in ("value", "weight", "squares"))
+                with np.errstate(all="ignore"):
+                    columns["value"][at] = _FINISHED[reduction](*given)
+        return pl.DataFrame(
+            {
+                "name": pl.Series(names, dtype=pl.String).gather(series),
+                "axis": pl.Series(axes, dtype=pl.String).gather(series),
+                "step": _or_null(columns["step"], columns["step"] != NO_STEP),
+                "position": _or_null(positions, have_position),
+                "time": pl.Series(columns["time"]).cast(pl.Datetime("us", "UTC")),
+                "value": _or_null(columns["value"], columns["weight"] > 0),
+                "ranks": columns["ranks"],
+                "ranks_nan": columns["ranks_nan"],
+            }
+        ).filter(pl.Series(merged & (columns["ranks"] > 0)))
+
+    def _grow(self, points: int) -> None:
+        if points > len(self._columns["value"]):
+            for name, (_, empty) in _COLUMNS.items():
+                self._columns[name] = _longer(self._columns[name], points, empty)
+
+    def _counted(self, at: slice | Array, known: Array, data_rank: int | None) -> Array:
+        """Which rows count where a replica counts once."""
+        if data_rank is None:
+            return known
+        self._ranks_to_come[data_rank] -= 1
+        before = self._have_value.pop(data_rank, None)
+        if before is None and not self._ranks_to_come[data_rank]:
+            return known  # it is the replica's only rank
+        have_value = _longer(np.empty(0, bool) if before is None else before, len(self._points), empty=False)
+        counted = known & ~have_value[at]
+        have_value[at] |= known
+        if self._ranks_to_come[data_rank]:
+            self._have_value[data_rank] = have_value
+        return counted
+
+    def _merge(self, placed: Placed, rows: RankRows, counted: Array, known: Array) -> None:
+        values = placed.of(rows.value)
+        weights = np.ones(len(values)) if rows.weight is None else placed.of(rows.weight)
+        weighted = counted & (weights > 0) & np.isfinite(weights)
+        use = {"mean": weighted, "std": weighted, "sum": counted}
+        for reduction, (at, points) in self._by_reduction(placed, rows.series).items():
+            used = use.get(reduction, known)[at]
+            if not used.all():
+                at, points = at[used], points[used]
+            if reduction in QUANTILES:
+                self._values[reduction].append((points, values[at]))
+                self._columns["weight"][points] += 1
+            else:
+                _ADD[reduction](self._columns, points, values[at], weights[at])
+
+    def _by_reduction(self, placed: Placed, series: Array) -> dict[str, tuple[Array, Array]]:
+        """Of the rows that hold, by reduction: their places among these, and their points."""
+        if self._last[:2] != (placed, self._series.version):
+            at = placed.points
+            points = np.arange(at.start, at.stop, dtype=np.int32) if isinstance(at, slice) else at.astype(np.int32)
+            chosen = self._series.by_reduction(placed.of(series)).items()
+            self._last = (placed, self._series.version, {name: (rows, points[rows]) for name, rows in chosen})
+        return self._last[2]
+
+    def _finish_quantile(self, name: str, columns: dict[str, Array]) -> None:
+        if kept := self._values[name]:
+            points, values = (np.concatenate(parts) for parts in zip(*kept, strict=True))
+            found = (
+                pl.LazyFrame({"point": points, "value": values})
+                .group_by("point")
+                .agg(value=linear_quantile(pl.col("value"), QUANTILES[name]))
+                .collect()
+            )
+            columns["value"][found["point"].to_numpy()] = found["value"].to_numpy()
+
+
+Columns = dict[str, Array]
+
+
+def _add_mean(columns: Columns, at: Array, values: Array, weights: Array) -> None:
+    columns["value"][at] += values * weights
+    columns["weight"][at] += weights
+
+
+def _add_sum(columns: Columns, at: Array, values: Array, _: Array) -> None:
+    columns["value"][at] += values
+    columns["weight"][at] += 1
+
+
+def _add_extreme(choose: np.ufunc) -> Callable[[Columns, Array, Array, Array], None]:
+    def add(columns: Columns, at: Array, values: Array, _: Array) -> None:
+        columns["value"][at] = np.where(columns["weight"][at] > 0, choose(columns["value"][at], values), values)
+        columns["weight"][at] += 1
+
+    return add
+
+
+def _add_last(columns: Columns, at: Array, values: Array, _: Array) -> None:
+    first = columns["weight"][at] == 0
+    columns["value"][at[first]] = values[first]
+    columns["weight"][at] += 1
+
+
+def _add_std(columns: Columns, at: Array, values: Array, weights: Array) -> None:
+    """West, Updating mean and variance estimates, CACM 22 (1979): `value` is the mean so far."""
+    total = columns["weight"][at] + weights
+    distance = values - columns["value"][at]
+    mean = columns["value"][at] + distance * (weights / total)
+    columns["squares"][at] += weights * distance * (values - mean)
+    columns["value"][at], columns["weight"][at] = mean, total
+
+
+#: reduction -> adds the rows of one rank, each point at most once
+_ADD: dict[str, Callable[[Columns, Array, Array, Array], None]] = {
+    "mean": _add_mean,
+    "sum": _add_sum,
+    "min": _add_extreme(np.minimum),
+    "max": _add_extreme(np.maximum),
+    "last": _add_last,
+    "std": _add_std,
+}
+#: reduction -> the merged value of `value`, `weight` and `squares`; of the others it is `value`
+_FINISHED: dict[str, Callable[[Array, Array, Array], Array]] = {
+    "mean": lambda value, weight, _: value / weight,
+    "std": lambda _, weight, squares: np.sqrt(squares / weight),
+}
+
+
+def _longer(column: Array, length: int, empty: float | np.int64) -> Array:
+    """With room for twice as many points, so that growing costs little in all."""
+    if length <= len(column):
+        return column
+    longer = np.full(max(length, 2 * len(column)), empty, column.dtype)
+    longer[: len(column)] = column
+    return longer
+
+
+def _or_null(values: Array, known: Array) -> pl.Series:
+    found = pl.Series(values)
+    return found if known.all() else found.set(~pl.Series(known), None)
