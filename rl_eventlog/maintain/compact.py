@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,8 +102,9 @@ def _compact_table(files: RunFiles, table: str) -> tuple[list[Path], int, list[P
     for looks_left in reversed(range(_LOOKS)):
         try:
             sources, problems = _sources(files, table)
-            for group in _groups(sources):
-                made.append(_compact_group(files, table, group))
+            order = _reading_order(files)
+            for group in _groups(sorted(sources, key=order)):
+                made.append(_compact_group(files, table, group, order))
                 merged += len(group)
         except FileNotFoundError:
             if not looks_left:
@@ -128,6 +129,17 @@ def _sources(files: RunFiles, table: str) -> tuple[list[Candidate], list[Problem
         unfit = {problem.path for problem in bad}
         problems = [*(problem for problem in problems if problem.path not in unfit), *bad]
         candidates = [candidate for candidate in candidates if candidate.path not in unfit]
+
+
+def _reading_order(files: RunFiles) -> Callable[[Candidate], int]:
+    """Order of files by their first writer: as metrics are merged, so that few rows of a file wait for others.
+
+    Role by role, the newest attempt first, there the lowest rank.
+    """
+    keys, newest_first = ["role", "attempt", "rank", "incarnation", "writer"], [False, True, False, False, False]
+    ordered = files.identities().sort(keys, descending=newest_first, nulls_last=True)["writer"]
+    places = {writer: place for place, writer in enumerate(ordered)}
+    return lambda source: min((places.get(writer, len(places)) for writer in source.holds), default=len(places))
 
 
 def _unfit(path: Path, table: str) -> Problem | None:
@@ -158,14 +170,15 @@ def _groups(sources: list[Candidate]) -> Iterator[list[Candidate]]:
         yield group
 
 
-def _compact_group(files: RunFiles, table: str, group: list[Candidate]) -> Path:
+def _compact_group(files: RunFiles, table: str, group: list[Candidate], order: Callable[[Candidate], int]) -> Path:
     coverage = cover(group)
+    uses = sorted(coverage.uses, key=lambda use: order(use.candidate))
     names = (SegmentName.parse(source.path.name) for source in group)
     folder = files.layout.events / table / "compacted"
     make_folder(folder)
     return write_compacted(
         folder,
-        lambda: _blocks(coverage.uses, table),
+        lambda: _blocks(uses, table),
         {writer: list(spans) for writer, spans in coverage.covered.items()},
         compactions=1 + max(name.compactions for name in names if name),
         table=table,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
 
@@ -113,7 +114,8 @@ class _Source:
         rows = _in_one_piece(parts) if parts else self._schema.empty_table()
         seqs = rows["seq"].to_numpy()
         if not np.all(seqs[1:] > seqs[:-1]):
-            rows, seqs = rows.take(np.argsort(seqs)), np.sort(seqs)
+            order = np.argsort(seqs, kind="stable")  # as compacted rows come, a few runs that only need merging
+            rows, seqs = rows.take(order), seqs[order]
         if self._last_seqs is not None:
             rows = rows.slice(0, int(np.searchsorted(seqs, self._last_seqs.get(writer, -1), side="right")))
         return rows.select(self._columns)
@@ -155,17 +157,16 @@ class _SharedFile:
 
     def _hand_out(self, group: pa.Table) -> None:
         group = _in_one_piece([group])
-        writers = group["writer"].chunk(0)
-        counts = np.bincount(writers.indices.to_numpy(), minlength=len(writers.dictionary))
-        for writer, count in zip(writers.dictionary.to_pylist(), counts.tolist(), strict=True):
-            self._to_come[writer] = self._to_come.get(writer, 0) - count
-        chosen = _named(group, self._names)
-        codes = chosen["writer"].chunk(0).indices.to_numpy() if chosen.num_rows else np.empty(0, np.int32)
-        chosen = chosen.take(np.argsort(codes, kind="stable"))
-        ends = np.cumsum(np.bincount(codes, minlength=len(counts))).tolist()
-        for writer, first, end in zip(writers.dictionary.to_pylist(), [0, *ends], ends, strict=False):
-            if end > first and writer in self._found:
-                rows = chosen.slice(first, end - first)
+        column = group["writer"].chunk(0)
+        writers = column.dictionary.to_pylist()
+        codes = column.indices.to_numpy().astype(np.uint16 if len(writers) <= 1 << 16 else np.int32)  # sorted by radix
+        counts = np.bincount(codes, minlength=len(writers)).tolist()
+        ends = np.cumsum(counts).tolist()
+        group = group.take(np.argsort(codes, kind="stable"))
+        for writer, count, end in zip(writers, counts, ends, strict=True):
+            if writer in self._to_come:
+                self._to_come[writer] -= count
+                rows = _named(group.slice(end - count, count), self._names)
                 self._found[writer].append(rows if self._use.whole else _taken(rows, self._use.takes[writer]))
 
 
@@ -175,12 +176,17 @@ def _with_dictionaries(schema: pa.Schema, columns: list[str]) -> pa.Schema:
     return pa.schema([field.with_type(texts) if pa.types.is_string(field.type) else field for field in fields])
 
 
-def _parquet_file(use: Use, schema: pa.Schema) -> pq.ParquetFile:
+@contextmanager
+def _parquet_file(use: Use, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
+    path = use.candidate.path
+    texts = [field.name for field in schema if pa.types.is_dictionary(field.type)]
     try:
-        texts = [field.name for field in schema if pa.types.is_dictionary(field.type)]
-        return pq.ParquetFile(use.candidate.path, read_dictionary=texts)
-    except pa.ArrowException as error:
-        raise SegmentError(use.candidate.path, str(error)) from error
+        with pq.ParquetFile(path, read_dictionary=texts, page_checksum_verification=True) as file:
+            yield file
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise SegmentError(path, str(error)) from error
 
 
 def _there(file: pq.ParquetFile, schema: pa.Schema) -> list[str]:
@@ -211,7 +217,6 @@ def _taken(rows: pa.Table, spans: list[Span]) -> pa.Table:
 def _named(rows: pa.Table, names: NameFilter | None) -> pa.Table:
     if names is None or not rows.num_rows:
         return rows
-    rows = _in_one_piece([rows])
-    column = rows["name"].chunk(0)
+    column = rows["name"].unify_dictionaries().combine_chunks()
     wanted = np.array([names.matches(name) for name in column.dictionary.to_pylist()], bool)
     return rows.filter(pa.array(wanted[column.indices.to_numpy()]))
