@@ -5,8 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from operator import attrgetter
-from typing import Literal
+from typing import Literal, NamedTuple
 
 FORMAT_VERSION = "1.0"
 MAX_SEQ = 2**63 - 2
@@ -80,6 +81,15 @@ class Span:
 
     def __len__(self) -> int:
         return self.last - self.first + 1
+
+
+class LastRow(NamedTuple):
+    """How far a writer came in a table, as far as a file knows."""
+
+    step: int | None
+    """The highest step of its rows."""
+    time: datetime
+    """The latest time of its rows."""
 
 
 class Spans:

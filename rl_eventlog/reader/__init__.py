@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .attempts import Launch
+from .attempts import Launch, Standing
 from .facts import Beat, End, Problem, WriterFacts, combine_entries, read_folded
 from .files import RunFiles, find_runs
 
@@ -12,6 +12,7 @@ __all__ = [
     "Launch",
     "Problem",
     "RunFiles",
+    "Standing",
     "WriterFacts",
     "combine_entries",
     "find_runs",

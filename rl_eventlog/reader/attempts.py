@@ -10,12 +10,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 import polars as pl
 
 from rl_eventlog.layout import sha16
 
 from .facts import WriterFacts
+
+
+class Standing(NamedTuple):
+    """Where one writer stands in its run."""
+
+    writer: str
+    role: str
+    rank: int | None
+    data_rank: int | None
+    node: str
+    launch: str
+    attempt: int
+    """From 1."""
+    rank_key: str
+    """Equal for the writers that are one rank of the role."""
+    incarnation: int
+    """From 0, within a rank of an attempt."""
+    resume_step: int | None
+
 
 IDENTITIES = pl.Schema(
     {
@@ -31,6 +51,7 @@ IDENTITIES = pl.Schema(
         "resume_step": pl.Int64(),
     }
 )
+"""Standings as a frame, in the order of their fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +107,8 @@ def _older_launches(by_launch: Mapping[str, list[WriterFacts]], started: Mapping
     return older
 
 
-def identities(writers: Mapping[str, WriterFacts], launches: list[Launch]) -> pl.DataFrame:
-    """One row a writer: its attempt, which rank it is, and which incarnation of it.
+def standings(writers: Mapping[str, WriterFacts], launches: list[Launch]) -> list[Standing]:
+    """Of each writer its attempt, which rank it is, and which incarnation of it.
 
     Writers with one (attempt, role, rank_key) are one rank; the later incarnation wins. A fork is
     its parent's rank and incarnation; an unknown rank is that of its process, or of its Ray actor.
@@ -102,24 +123,21 @@ def identities(writers: Mapping[str, WriterFacts], launches: list[Launch]) -> pl
             rank = (facts.launch, facts.role, keys[facts.writer])
             incarnations[facts.writer] = counts.get(rank, 0)
             counts[rank] = incarnations[facts.writer] + 1
-    return pl.DataFrame(
-        [
-            {
-                "writer": facts.writer,
-                "role": facts.role,
-                "rank": facts.rank,
-                "data_rank": facts.data_rank,
-                "node": facts.node,
-                "launch": facts.launch,
-                "attempt": attempts[facts.launch],
-                "rank_key": keys[facts.writer],
-                "incarnation": incarnations[roots[facts.writer]],
-                "resume_step": facts.resume_step,
-            }
-            for facts in writers.values()
-        ],
-        schema=IDENTITIES,
-    )
+    return [
+        Standing(
+            facts.writer,
+            facts.role,
+            facts.rank,
+            facts.data_rank,
+            facts.node,
+            facts.launch,
+            attempts[facts.launch],
+            keys[facts.writer],
+            incarnations[roots[facts.writer]],
+            facts.resume_step,
+        )
+        for facts in writers.values()
+    ]
 
 
 def _root(writer: str, writers: Mapping[str, WriterFacts]) -> str:

@@ -94,7 +94,9 @@ class _Source:
         self._shared: dict[str, list[_SharedFile]] = {}
         for use in files.coverage.uses:
             if use.candidate.level == "compacted":
-                shared = _SharedFile(use, _with_dictionaries(sealed, [*dict.fromkeys([*columns, "writer", "seq"])]), names)
+                shared = _SharedFile(
+                    use, _with_dictionaries(sealed, [*dict.fromkeys([*columns, "writer", "seq"])]), names
+                )
                 for writer in use.takes:
                     self._shared.setdefault(writer, []).append(shared)
             else:

@@ -22,7 +22,7 @@ from rl_eventlog.segment.open_segment import read_open
 from rl_eventlog.segment.sealed import read_footer
 from rl_eventlog.types import Identity, Span
 
-from .attempts import Launch, identities, order_launches
+from .attempts import IDENTITIES, Launch, Standing, order_launches, standings
 from .by_writer import NameFilter, rows_by_writer
 from .facts import Problem, WriterFacts, facts_of_documents, facts_of_segment, latest, read_documents
 from .segments import TableFiles, event_files, look, rows
@@ -174,9 +174,13 @@ class RunFiles:
         }
         return self.table(table).coverage.gaps(ends)
 
+    def standings(self) -> list[Standing]:
+        """Of each writer its attempt, rank and incarnation."""
+        return standings(self.writers, self.launches)
+
     def identities(self) -> pl.DataFrame:
-        """One row a writer: attempt, rank and incarnation."""
-        return identities(self.writers, self.launches)
+        """The standings as a frame, one row a writer."""
+        return pl.DataFrame(self.standings(), schema=IDENTITIES, orient="row")
 
 
 def find_runs(root: Path) -> list[Path]:

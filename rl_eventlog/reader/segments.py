@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rl_eventlog.errors import SegmentError
 from rl_eventlog.layout import RunLayout, SegmentName
@@ -24,7 +25,7 @@ from rl_eventlog.segment.align import align, unknown_columns
 from rl_eventlog.segment.coverage import Candidate, Coverage, Use, cover
 from rl_eventlog.segment.open_segment import OpenContent, read_open
 from rl_eventlog.segment.sealed import check_digest, read_footer, with_identity
-from rl_eventlog.types import Span
+from rl_eventlog.types import LastRow, Span
 
 from .facts import Problem
 
@@ -134,11 +135,11 @@ def _read(path: Path, name: SegmentName, table: str, run_uid: str, *, digests: b
                 return _File(None, None, [])
             content = read_open(path)
             owner, of, holds = content.identity.run_uid, content.table, _holds(content)
-            columns, known = content.columns, table_schema(table).open
+            columns, known, last = content.columns, table_schema(table).open, _last(content)
         else:
             footer = read_footer(path, name)
             owner, of, holds = footer.run_uid, footer.table, footer.holds
-            columns, known = footer.columns, table_schema(table).sealed
+            columns, known, last = footer.columns, table_schema(table).sealed, footer.last
             if digests:
                 check_digest(path, name)
     except SegmentError as error:
@@ -155,7 +156,7 @@ def _read(path: Path, name: SegmentName, table: str, run_uid: str, *, digests: b
         return _File(None, content, [*problems, Problem(path, f"it belongs to another run ({owner}), left out")])
     if unknown := unknown_columns(columns, known):
         problems.append(Problem(path, f"columns of a newer version left out: {', '.join(unknown)}"))
-    return _File(Candidate(path, name.level, holds), content, problems)
+    return _File(Candidate(path, name.level, holds, last), content, problems)
 
 
 def _unreadable(path: Path, error: OSError) -> Problem:
@@ -164,6 +165,13 @@ def _unreadable(path: Path, error: OSError) -> Problem:
 
 def _holds(content: OpenContent) -> dict[str, list[Span]]:
     return {content.identity.writer: [span for span, _ in content.pieces]}
+
+
+def _last(content: OpenContent) -> dict[str, LastRow] | None:
+    if not content.pieces:
+        return None
+    steps, times = ([pc.max(rows[name]).as_py() for _, rows in content.pieces] for name in ("step", "time"))
+    return {content.identity.writer: LastRow(max((s for s in steps if s is not None), default=None), max(times))}
 
 
 def rows(files: TableFiles) -> pl.LazyFrame:

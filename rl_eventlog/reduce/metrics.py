@@ -91,9 +91,7 @@ def _merge_role(read: Read, ranks: pl.DataFrame, attempts: Attempts) -> pl.DataF
     return pl.concat(merged).with_columns(role).select(MERGED_COLUMNS)
 
 
-def _merge_attempts(
-    read: Read, ranks: pl.DataFrame, series: SeriesTable, attempts: Attempts
-) -> Iterator[pl.DataFrame]:
+def _merge_attempts(read: Read, ranks: pl.DataFrame, series: SeriesTable, attempts: Attempts) -> Iterator[pl.DataFrame]:
     """The merged points of each attempt, the newest first."""
     tables = read(ranks["writers"].explode().to_list())
     newer: list[Points] = []

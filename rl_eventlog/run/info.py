@@ -5,9 +5,10 @@ Everything in it is as of the time the files were read; `run.refresh()` looks ag
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import polars as pl
 from rl_eventlog.reader import Problem, RunFiles, WriterFacts
 from rl_eventlog.schema import TABLES
 
+from .counts import Count, add_up, count_rows
 from .stalls import Stall, find_stalls
 from .state import Judgement, State, Thresholds, judge, last_sign, worst
 
@@ -139,7 +141,7 @@ def describe(files: RunFiles, *, read: datetime, thresholds: Thresholds) -> RunI
         read: when its writers' files were read.
         thresholds: when silence becomes a finding.
     """
-    counts = _counts(files)
+    rows_by_table, counts = count_rows(files)
     ranks = _ranks(files, counts, read, thresholds)
     roles = tuple(_role(role, ranks, counts, files) for role in sorted({rank.role for rank in ranks}))
     writers = files.writers.values()
@@ -154,13 +156,13 @@ def describe(files: RunFiles, *, read: datetime, thresholds: Thresholds) -> RunI
         notes=files.notes,
         state=worst(role.state for role in roles),
         started=min((facts.opened for facts in writers), default=None),
-        last_seen=max([*signs, *map(_utc, counts["last_row"])], default=None),
+        last_seen=max([*signs, *(count.last_row for count in counts.values() if count.last_row)], default=None),
         attempts=_attempts(files, counts),
         roles=roles,
         ranks=ranks,
         stalls=find_stalls(ranks),
         nodes=tuple(sorted({facts.node for facts in writers})),
-        rows=dict(counts.group_by("table", maintain_order=True).agg(pl.col("rows").sum()).rows()),
+        rows=rows_by_table,
         gaps=tuple(
             Gap(table, writer, span.first, span.last)
             for table in TABLES
@@ -175,51 +177,38 @@ def describe(files: RunFiles, *, read: datetime, thresholds: Thresholds) -> RunI
     )
 
 
-def _counts(files: RunFiles) -> pl.DataFrame:
-    """Rows, last step and last time by table and writer."""
-    queries = [
-        files.rows(table)
-        .group_by("role", "launch", "writer")
-        .agg(rows=pl.len().cast(pl.Int64), last_step=pl.col("step").max(), last_row=pl.col("time").max())
-        .select(pl.lit(table).alias("table"), "role", "launch", "writer", "rows", "last_step", "last_row")
-        for table in TABLES
-    ]
-    return pl.concat(pl.collect_all(queries))
-
-
-def _attempts(files: RunFiles, counts: pl.DataFrame) -> tuple[AttemptInfo, ...]:
+def _attempts(files: RunFiles, counts: Mapping[str, Count]) -> tuple[AttemptInfo, ...]:
     found = []
     for launch in files.launches:
-        its = counts.filter(pl.col("launch") == launch.id)
-        last_row, last_step, rows = its.select(pl.col("last_row", "last_step").max(), pl.col("rows").sum()).row(0)
-        roles = tuple(sorted({facts.role for facts in files.writers.values() if facts.launch == launch.id}))
-        ended = None if last_row is None else _utc(last_row)
-        found.append(AttemptInfo(launch.attempt, launch.id, launch.started, ended, last_step, roles, rows))
+        members = [facts for facts in files.writers.values() if facts.launch == launch.id]
+        its = add_up(counts[facts.writer] for facts in members if facts.writer in counts)
+        roles = tuple(sorted({facts.role for facts in members}))
+        found.append(
+            AttemptInfo(launch.attempt, launch.id, launch.started, its.last_row, its.last_step, roles, its.rows)
+        )
     return tuple(found)
 
 
-def _ranks(files: RunFiles, counts: pl.DataFrame, read: datetime, thresholds: Thresholds) -> tuple[RankInfo, ...]:
+def _ranks(
+    files: RunFiles, counts: Mapping[str, Count], read: datetime, thresholds: Thresholds
+) -> tuple[RankInfo, ...]:
     """The ranks of each role in its latest attempt: of a rank the last incarnation, of forks the parent."""
-    steps = dict(counts.group_by("writer").agg(pl.col("last_step").max()).rows())
-    identities = files.identities()
-    newest = identities.filter(pl.col("attempt") == pl.col("attempt").max().over("role"))
-    standing = (
-        newest.sort("incarnation", "writer", descending=[True, False])
-        .unique(["role", "rank_key"], keep="first", maintain_order=True)
-        .sort("role", "rank", "writer", nulls_last=True)
-    )
+    every = sorted(files.standings(), key=lambda one: one.writer, reverse=True)
+    newest: dict[str, int] = {}
+    for one in every:
+        newest[one.role] = max(newest.get(one.role, 0), one.attempt)
+    last_wins = sorted(every, key=lambda one: one.incarnation)
+    standing = {(one.role, one.rank_key): one for one in last_wins if one.attempt == newest[one.role]}
     found: list[RankInfo] = []
-    for (role, attempt), members in standing.group_by("role", "attempt", maintain_order=True):
-        facts = [files.writers[writer] for writer in members["writer"]]
-        judgements = judge(
-            facts,
-            now=read,
-            thresholds=thresholds,
-            step_seconds=partial(_median_step_seconds, files, role, facts[0].launch),
-        )
+    for role in sorted(newest):
+        members = [one for one in standing.values() if one.role == role]
+        ordered = sorted(members, key=lambda one: (one.rank is None, one.rank or 0, one.writer))
+        facts = [files.writers[one.writer] for one in ordered]
+        step_seconds = partial(_median_step_seconds, files, facts)
+        judgements = judge(facts, now=read, thresholds=thresholds, step_seconds=step_seconds)
         found += [
-            _rank(one, attempt, judgement, steps.get(one.writer))
-            for one, judgement in zip(facts, judgements, strict=True)
+            _rank(of_rank, newest[role], judgement, counts.get(of_rank.writer, Count()).last_step)
+            for of_rank, judgement in zip(facts, judgements, strict=True)
         ]
     return tuple(found)
 
@@ -245,12 +234,12 @@ def _rank(facts: WriterFacts, attempt: int, judgement: Judgement, row_step: int 
     )
 
 
-def _role(role: str, all_ranks: Iterable[RankInfo], counts: pl.DataFrame, files: RunFiles) -> RoleInfo:
+def _role(role: str, all_ranks: Iterable[RankInfo], counts: Mapping[str, Count], files: RunFiles) -> RoleInfo:
     ranks = [rank for rank in all_ranks if rank.role == role]
     facts = [files.writers[rank.writer] for rank in ranks]
     expected = max((one.world_size for one in facts if one.world_size is not None), default=None)
-    steps = counts.filter((pl.col("role") == role) & (pl.col("launch") == facts[0].launch))["last_step"]
-    last_step = steps.max()
+    launch = facts[0].launch
+    members = [one for one in files.writers.values() if (one.role, one.launch) == (role, launch)]
     return RoleInfo(
         role=role,
         attempt=ranks[0].attempt,
@@ -259,29 +248,21 @@ def _role(role: str, all_ranks: Iterable[RankInfo], counts: pl.DataFrame, files:
         ranks_expected=expected,
         ranks_missing=tuple(sorted(set(range(expected or 0)) - {rank.rank for rank in ranks})),
         nodes=tuple(sorted({rank.node for rank in ranks})),
-        last_step=last_step if isinstance(last_step, int) else None,
+        last_step=add_up(counts[one.writer] for one in members if one.writer in counts).last_step,
     )
 
 
-def _median_step_seconds(files: RunFiles, role: str, launch: str) -> float | None:
-    """Median time between the first rows of successive steps, of the last hundred; None with under two steps."""
-    steps = (
-        files.rows("metrics")
-        .filter((pl.col("role") == role) & (pl.col("launch") == launch) & pl.col("step").is_not_null())
-        .group_by("step")
-        .agg(pl.col("time").min())
-        .sort("step")
-        .tail(_STEPS_FOR_MEDIAN)
-        .select(pl.col("time").diff().dt.total_microseconds().abs().median() / 1e6)
-        .collect()
-    )
-    seconds: float | None = steps.item()
-    return seconds
-
-
-def _utc(time: datetime) -> datetime:
-    """With the zone that all other times have."""
-    return time.astimezone(timezone.utc)
+def _median_step_seconds(files: RunFiles, ranks: Sequence[WriterFacts]) -> float | None:
+    """Median time between the first rows of successive steps, of the last hundred of the first rank with two steps."""
+    tables = files.rows_by_writer("metrics", [facts.writer for facts in ranks], columns=["step", "time"])
+    with closing(tables):
+        for table in tables:
+            rows = pl.DataFrame(table).lazy().filter(pl.col("step").is_not_null())
+            steps = rows.group_by("step").agg(pl.col("time").min()).sort("step").tail(_STEPS_FOR_MEDIAN)
+            seconds = steps.select(pl.col("time").diff().dt.total_microseconds().abs().median() / 1e6).collect()
+            if (median := seconds.item()) is not None:
+                return float(median)
+    return None
 
 
 def _rows_lost(facts: WriterFacts) -> int:

@@ -66,7 +66,7 @@ class Run(Tables):
     def info(self) -> RunInfo:
         """Attempts, roles, ranks seen and expected, nodes, time span, state, gaps and problems.
 
-        Counts the rows of all tables once; the answer stays until `refresh()`.
+        No row is read for it; the answer stays until `refresh()`.
         """
         return describe(self.files, read=self._read, thresholds=self.thresholds)
 
@@ -86,7 +86,7 @@ class Run(Tables):
             `kind, role, name, detail`. Kinds: `changed_reduction`, `unknown_reduction`, `bad_weight`,
             `replicas_differ`, `hparam_changed`, `hparam_differs`, `resume_step_differs`.
         """
-        identities = self.files.identities()
+        identities = self._identities
         metrics = reduce.with_position(reduce.identify(self.files.rows("metrics"), identities))
         view = reduce.select_view(metrics, identities, by=("name", "axis", "position"))
         found = [
@@ -99,8 +99,8 @@ class Run(Tables):
     def _look(self, files: RunFiles) -> None:
         self.files = files
         self._read = now_utc()
-        self._identities = files.identities()
-        self.__dict__.pop("info", None)
+        for name in ("info", "_identities"):
+            self.__dict__.pop(name, None)
 
     def frame(self, table: str, build: Build, frontier: Frontier | None = None) -> pl.LazyFrame:
         """See `Tables.frame`."""
@@ -120,6 +120,10 @@ class Run(Tables):
         )
         self.files.table("metrics")  # the frame shows the files as of now
         return pl.defer(partial(merge, rows_by_writer, self._known(frontier)), schema=reduce.MERGED_SCHEMA)
+
+    @cached_property
+    def _identities(self) -> pl.DataFrame:
+        return self.files.identities()
 
     def _known(self, frontier: Frontier | None) -> pl.DataFrame:
         """Identities of the writers of a frontier: one that came later must not hide what was seen then."""

@@ -82,6 +82,7 @@ class _Summary:
     def __init__(self) -> None:
         self._rows = 0
         self._steps: list[int] = []
+        self._last: dict[str, tuple[int | None, int]] = {}
         self._unique = True
 
     def add(self, block: pa.Table) -> None:
@@ -92,10 +93,19 @@ class _Summary:
         steps = pc.min_max(block["step"]).as_py()
         if steps["min"] is not None:
             self._steps = [min([*self._steps, steps["min"]]), max([*self._steps, steps["max"]])]
+        times = pa.table([block["writer"], block["step"], block["time"].cast(pa.int64())], ["writer", "step", "time"])
+        found = times.group_by("writer").aggregate([("step", "max"), ("time", "max")])
+        for writer, step, time in zip(
+            *(found[name].to_pylist() for name in ("writer", "step_max", "time_max")), strict=True
+        ):
+            before = self._last.get(writer, (None, time))
+            known = [one for one in (before[0], step) if one is not None]
+            self._last[writer] = max(known, default=None), max(before[1], time)
 
     def metadata(self) -> dict[str, str]:
         """What the footer says."""
         metadata = {"rle.rows": str(self._rows), "rle.unique_steps": "true" if self._unique else "false"}
+        metadata["rle.last_rows"] = json.dumps([[writer, *last] for writer, last in sorted(self._last.items())])
         if self._steps:
             metadata |= {"rle.min_step": str(self._steps[0]), "rle.max_step": str(self._steps[1])}
         return metadata

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rl_eventlog.types import Level, Span, Spans
+from rl_eventlog.types import LastRow, Level, Span, Spans
 
 _ORDER: dict[Level, int] = {"compacted": 0, "sealed": 1, "open": 2}
 
@@ -24,6 +24,8 @@ class Candidate:
     path: Path
     level: Level
     holds: dict[str, list[Span]]
+    last: dict[str, LastRow] | None = None
+    """How far each writer came in it; None where only its rows tell."""
 
     @property
     def rows(self) -> int:

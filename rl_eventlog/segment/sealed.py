@@ -14,6 +14,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from functools import reduce
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from rl_eventlog.durable import fsync_file, rename_durably, temporary_path
 from rl_eventlog.errors import SchemaVersionError, SegmentError
 from rl_eventlog.layout import SegmentName, sealed_name
 from rl_eventlog.schema import check_version, table as table_schema
-from rl_eventlog.types import Identity, Span, Spans
+from rl_eventlog.types import Identity, LastRow, Span, Spans
 
 from .align import align
 from .arrays import build_array, build_scalar
@@ -51,6 +52,8 @@ class Footer:
     unique_steps: bool
     columns: tuple[str, ...]
     """Names of its columns."""
+    last: dict[str, LastRow] | None
+    """How far each writer came; None where only the rows tell."""
 
 
 def write_sealed(folder: Path, rows: pa.Table, span: Span, number: int, table: str, identity: Identity) -> Path:
@@ -156,9 +159,10 @@ def read_footer(path: Path, name: SegmentName) -> Footer:
             min_step=int(text["rle.min_step"]) if "rle.min_step" in text else None,
             max_step=int(text["rle.max_step"]) if "rle.max_step" in text else None,
             unique_steps=text["rle.unique_steps"] == "true",
-            columns=tuple(parsed.schema.to_arrow_schema().names),
+            columns=(columns := tuple(parsed.schema.to_arrow_schema().names)),
+            last=_last(text, parsed, columns.index("time")),
         )
-    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         if isinstance(error, OSError) and error.errno in {errno.ENOENT, errno.ESTALE}:
             raise
         raise SegmentError(path, f"no readable Parquet footer of ours: {error}") from error
@@ -188,6 +192,22 @@ def _holds(text: dict[str, str]) -> dict[str, list[Span]]:
             raise ValueError(f"writer {writer} is covered twice at {first} to {last}")
         spans.add(span)
     return {writer: list(spans) for writer, spans in holds.items()}
+
+
+def _last(text: dict[str, str], parsed: pq.FileMetaData, time_column: int) -> dict[str, LastRow] | None:
+    """How far writers came: of a compacted file as it says, of a sealed one from its statistics."""
+    if "rle.last_rows" in text:
+        rows = json.loads(text["rle.last_rows"])
+        return {str(writer): LastRow(step, _time(microseconds)) for writer, step, microseconds in rows}
+    groups = [parsed.row_group(index).column(time_column).statistics for index in range(parsed.num_row_groups)]
+    if "rle.covers" in text or not groups or not all(group is not None and group.has_min_max for group in groups):
+        return None
+    step = int(text["rle.max_step"]) if "rle.max_step" in text else None
+    return {text["rle.writer"]: LastRow(step, max(group.max for group in groups))}
+
+
+def _time(microseconds: int) -> datetime:
+    return datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=microseconds)
 
 
 def file_digest(path: Path) -> str:
