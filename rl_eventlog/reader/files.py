@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set as AbstractSet
+from collections.abc import Generator, Mapping, Sequence, Set as AbstractSet
 from pathlib import Path
 
 import polars as pl
@@ -152,7 +152,7 @@ class RunFiles:
         columns: Sequence[str],
         names: NameFilter | None = None,
         frontier: Mapping[str, int] | None = None,
-    ) -> Iterator[pa.Table]:
+    ) -> Generator[pa.Table, None, None]:
         """The rows of `rows`, of one writer after the other: see `rl_eventlog.reader.by_writer`."""
         return rows_by_writer(self.table(table), writers, columns, names=names, last_seqs=frontier)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from .metrics import sum_in_order
+from .expressions import sum_in_order
 from .timings import spans_of_ranks
 
 _STEP = ("role", "attempt", "step")

@@ -114,20 +114,19 @@ class States:
             self._have_value[data_rank] = have_value
         return counted
 
-    def _merge(self, placed: Placed, rows: RankRows, counted: Array, known: Array) -> None:
-        values = placed.of(rows.value)
-        weights = np.ones(len(values)) if rows.weight is None else placed.of(rows.weight)
+    def _merge(self, placed: Placed, given: RankRows, counted: Array, known: Array) -> None:
+        values = placed.of(given.value)
+        weights = np.ones(len(values)) if given.weight is None else placed.of(given.weight)
         weighted = counted & (weights > 0) & np.isfinite(weights)
         use = {"mean": weighted, "std": weighted, "sum": counted}
-        for reduction, (at, points) in self._by_reduction(placed, rows.series).items():
+        for reduction, (at, points) in self._by_reduction(placed, given.series).items():
             used = use.get(reduction, known)[at]
-            if not used.all():
-                at, points = at[used], points[used]
+            rows, to = (at, points) if used.all() else (at[used], points[used])
             if reduction in QUANTILES:
-                self._values[reduction].append((points, values[at]))
-                self._columns["weight"][points] += 1
+                self._values[reduction].append((to, values[rows]))
+                self._columns["weight"][to] += 1
             else:
-                _ADD[reduction](self._columns, points, values[at], weights[at])
+                _ADD[reduction](self._columns, to, values[rows], weights[rows])
 
     def _by_reduction(self, placed: Placed, series: Array) -> dict[str, tuple[Array, Array]]:
         """Of the rows that hold, by reduction: their places among these, and their points."""

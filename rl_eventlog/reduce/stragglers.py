@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from .metrics import sum_in_order
+from .expressions import sum_in_order
 from .timings import spans_of_ranks
 
 _SECONDS = pl.col("duration_seconds")

@@ -38,29 +38,15 @@ def writers(draw: st.DrawFn) -> list[Writer]:
     found = []
     for index in range(count):
         rank = draw(st.sampled_from([None, 0, 1, 2, 3]))
-<<<<<<< HEAD
         writer = Writer(
             f"w{draw(st.integers(0, 9))}{index}",
             role=draw(st.sampled_from(["trainer", "eval"])),
             rank=rank,
-            data_rank=rank // 2 if rank is not None and draw(st.booleans()) else None,
+            data_rank=rank // 2 if rank in replicated else None,
             attempt=draw(st.integers(1, 3)),
             incarnation=draw(st.integers(0, 1)),
             resume_step=draw(st.sampled_from([None, None, 1, 2])),
             rank_key="actor" if rank is None and draw(st.booleans()) else "",
-=======
-        found.append(
-            Writer(
-                f"w{draw(st.integers(0, 9))}{index}",
-                role=draw(st.sampled_from(["trainer", "eval"])),
-                rank=rank,
-                data_rank=rank // 2 if rank in replicated else None,
-                attempt=draw(st.integers(1, 3)),
-                incarnation=draw(st.integers(0, 1)),
-                resume_step=draw(st.sampled_from([None, None, 1, 2])),
-                rank_key="actor" if rank is None and draw(st.booleans()) else "",
-            )
->>>>>>> 5ffd043 (Metrics are merged rank by rank: fifty million points in a few seconds and under 400 MB, where Polars took two minutes and 14 GB)
         )
         # a node of its own, another one after the second attempt
         found.append(replace(writer, node=f"{writer.key} {writer.attempt > 2}"))

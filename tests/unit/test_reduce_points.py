@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, strategies as st
 
-from rl_eventlog.reduce.points import NULL_POSITION, Numbering, Points, position_keys, positions_of
+from rl_eventlog.reduce.points import NULL_POSITION, Array, Numbering, Points, position_keys, positions_of
 
 KEYS = st.lists(st.integers(-5, 5), max_size=12)
 RANK = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=8)
@@ -43,7 +43,7 @@ def test_the_last_row_of_each_point_holds_unless_a_newer_attempt_has_the_point(
         assert (points.series[number], points.keys[number]) == (series, key)
 
 
-def arrays(rank: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+def arrays(rank: list[tuple[int, int]]) -> tuple[Array, Array]:
     return np.array([s for s, _ in rank], np.int32), np.array([k for _, k in rank], np.int64)
 
 

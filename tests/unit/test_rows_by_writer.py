@@ -80,7 +80,7 @@ def rows_of(files: RunFiles, writers: list[str], **options: object) -> Iterator[
     schema = all_rows(files).schema
     for table in files.rows_by_writer("metrics", writers, columns=COLUMNS, **options):  # type: ignore[arg-type]
         frame = pl.DataFrame(table)
-        yield frame.cast(dict(schema))
+        yield frame.cast(schema)
 
 
 def test_each_writer_gets_its_rows_in_order_whatever_the_order_of_writers(files: RunFiles) -> None:
