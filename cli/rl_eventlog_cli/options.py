@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
     from rl_eventlog import Run
 
+T = TypeVar("T")
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")]
 Utc = Annotated[bool, typer.Option("--utc", help="Show times in UTC, not in local time.")]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.", show_default=False)]
@@ -54,8 +56,31 @@ def hint(path: Path, error: Exception | None) -> str:
     return f"; try {meant}" if wrong else ""
 
 
-def open_run(path: Path) -> Run:
-    """The run in a folder, its sealed files compared with their digests.
+def read_around_damage(run: Run, read: Callable[[Run], T]) -> tuple[Run, T]:
+    """Read from a run whose footers alone were looked at; damage behind one costs that file, not the answer.
+
+    Returns:
+        The run that was read, and what `read` returned: where a file cannot be read, of a run whose
+        sealed files are compared with their digests, without those that differ.
+    """
+    from polars.exceptions import PanicException, PolarsError
+
+    from rl_eventlog import Run
+    from rl_eventlog.errors import SegmentError
+
+    try:
+        return run, read(run)
+    except (SegmentError, PolarsError, PanicException):
+        checked = Run(run.path, check="digest")
+        return checked, read(checked)
+
+
+def open_run(path: Path, *, digests: bool = False) -> Run:
+    """The run in a folder.
+
+    Args:
+        path: the folder.
+        digests: compare its sealed files with their digests.
 
     Raises:
         RunNotFoundError: there is none; the message says where one of that name is.
@@ -64,6 +89,6 @@ def open_run(path: Path) -> Run:
     from rl_eventlog.errors import RunNotFoundError
 
     try:
-        return Run(path, check="digest")
+        return Run(path, check="digest" if digests else "footer")
     except RunNotFoundError as error:
         raise RunNotFoundError(f"{error}{hint(path, error)}") from error

@@ -9,8 +9,7 @@ from __future__ import annotations
 from rl_eventlog.types import REDUCTIONS
 
 from .hparams import hparam_history, hparam_warnings, latest_hparams
-from .metric_rows import each_rank, metric_warnings
-from .metrics import MERGED_SCHEMA, Read, merge_metrics
+from .metrics import MERGED_SCHEMA, Merged, Read, each_rank, last_values, merge_metrics
 from .names import NamePatterns
 from .overlap import Attempts, identify, resume_warnings, select_view, with_position
 from .phases import phases_of_run, phases_of_steps
@@ -23,6 +22,7 @@ __all__ = [
     "READ_COLUMNS",
     "REDUCTIONS",
     "Attempts",
+    "Merged",
     "NamePatterns",
     "Read",
     "each_rank",
@@ -30,10 +30,10 @@ __all__ = [
     "hparam_history",
     "hparam_warnings",
     "identify",
+    "last_values",
     "latest_hparams",
     "merge_metrics",
     "merge_timings",
-    "metric_warnings",
     "phases_of_run",
     "phases_of_steps",
     "resume_warnings",

@@ -10,11 +10,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
+from typing import Any, NamedTuple
 
 import polars as pl
 import pyarrow as pa
+
+from rl_eventlog.types import REDUCTIONS
 
 from .overlap import Attempts, hidden_from
 from .points import Points
@@ -22,6 +26,7 @@ from .rank_rows import SeriesTable, rank_rows
 from .states import States
 
 MERGED_COLUMNS = ("role", "name", "axis", "step", "position", "time", "value", "ranks", "ranks_nan", "attempt")
+RANK_COLUMNS = ("rank", "data_rank", "node", "writer", "seq", "weight", "reduction")
 MERGED_SCHEMA = pl.Schema(
     {
         "role": pl.String(),
@@ -36,13 +41,38 @@ MERGED_SCHEMA = pl.Schema(
         "attempt": pl.Int32(),
     }
 )
+WARNINGS_SCHEMA = pl.Schema(dict.fromkeys(("kind", "role", "name", "detail"), pl.String()))
 Read = Callable[[Sequence[str]], Iterator[pa.Table]]
 """Writers -> the rows of each, in their order, with the columns `READ_COLUMNS`."""
 
 
+class Merged(NamedTuple):
+    """Metrics, merged over ranks."""
+
+    points: pl.DataFrame
+    """One row a (role, name, axis, position, attempt), sorted by these:
+
+    - `role`, `name`, `axis` (null: the training step): the series;
+    - `step` (int64): the highest of the rows; null where none has one;
+    - `position` (float64): on the axis; the step where there is none;
+    - `time` (UTC, microseconds): the latest of the rows;
+    - `value` (float64);
+    - `ranks`, `ranks_nan` (int32): ranks with a row, with a NaN, whether they counted or not;
+    - `attempt` (int32).
+    """
+    warnings: pl.DataFrame
+    """What merging had to decide or to leave out: `kind, role, name, detail`, sorted. Kinds:
+    `changed_reduction`, `unknown_reduction`, `bad_weight`, `replicas_differ`."""
+
+
 def merge_metrics(
-    read: Read, identities: pl.DataFrame, *, role: str | None = None, attempts: Attempts = "latest"
-) -> pl.DataFrame:
+    read: Read,
+    identities: pl.DataFrame,
+    *,
+    role: str | None = None,
+    attempts: Attempts = "latest",
+    last_only: bool = False,
+) -> Merged:
     """Merge the ranks.
 
     Args:
@@ -51,22 +81,55 @@ def merge_metrics(
             resume_step`.
         role: only this role; None for all.
         attempts: `latest`: where attempts overlap, the latest one; `all`: every attempt, apart.
-
-    Returns:
-        One row a (role, name, axis, position, attempt), sorted by these:
-
-        - `role`, `name`, `axis` (null: the training step): the series;
-        - `step` (int64): the highest of the rows; null where none has one;
-        - `position` (float64): on the axis; the step where there is none;
-        - `time` (UTC, microseconds): the latest of the rows;
-        - `value` (float64);
-        - `ranks`, `ranks_nan` (int32): ranks with a row, with a NaN, whether they counted or not;
-        - `attempt` (int32).
+        last_only: of each rank only the rows at the highest position of each series; the highest
+            merged point of each series is then the same, in a fraction of the time.
     """
     chosen = identities if role is None else identities.filter(pl.col("role") == role)
-    ranks = _ranks(chosen, attempts).partition_by("role", maintain_order=True)
-    merged = [_merge_role(read, of_role, attempts) for of_role in ranks]
-    return pl.concat([MERGED_SCHEMA.to_frame(), *merged]).sort("role", "name", "axis", "position", "attempt")
+    points, warnings = [MERGED_SCHEMA.to_frame()], [WARNINGS_SCHEMA.to_frame()]
+    for ranks in _ranks(chosen, attempts).partition_by("role", maintain_order=True):
+        merged = _MergeRole(ranks, attempts, last_only=last_only)
+        merged.run(read)
+        if merged.series.declared_late:  # rows were merged as undeclared: once more, with all declarations known
+            merged.run(read)
+        label = pl.lit(ranks["role"][0]).alias("role")
+        points += [frame.with_columns(label).select(MERGED_COLUMNS) for frame in merged.points]
+        warnings.append(merged.warnings().with_columns(label).select(WARNINGS_SCHEMA.names()))
+    return Merged(
+        pl.concat(points).sort("role", "name", "axis", "position", "attempt"),
+        pl.concat(warnings).sort("kind", "role", "name", "detail"),
+    )
+
+
+def last_values(read: Read, identities: pl.DataFrame, *, role: str | None = None) -> Merged:
+    """The last point with a value of each series, in the view `latest`, and what its merge had to decide.
+
+    Args:
+        read: as for `merge_metrics`.
+        identities: as for `merge_metrics`.
+        role: only this role; None for all.
+    """
+    merged = merge_metrics(read, identities, role=role, last_only=True)
+    if merged.points["value"].null_count():  # nothing counted at an end: what was before it?
+        merged = merge_metrics(read, identities, role=role)
+    series = ["role", "name", "axis"]
+    points = merged.points.filter(pl.col("value").is_not_null()).sort("position", nulls_last=False)
+    return Merged(points.unique(series, keep="last", maintain_order=True).sort(series), merged.warnings)
+
+
+def each_rank(rows: pl.LazyFrame) -> pl.LazyFrame:
+    """The rows of every rank, not merged.
+
+    Args:
+        rows: metrics as `select_view` returns them with `position`: one row a rank, attempt, series
+            and position.
+
+    Returns:
+        The columns of `Merged.points`, where `ranks` is 1, and `rank`, `data_rank`, `node`, `writer`,
+        `seq`, `weight`, `reduction` as logged.
+    """
+    nan = pl.col("value").is_nan().fill_null(value=False)
+    counts = {"ranks": pl.lit(1, pl.Int32), "ranks_nan": nan.cast(pl.Int32)}
+    return rows.with_columns(**counts).select(*MERGED_COLUMNS, *RANK_COLUMNS)
 
 
 def _ranks(identities: pl.DataFrame, attempts: Attempts) -> pl.DataFrame:
@@ -82,32 +145,58 @@ def _ranks(identities: pl.DataFrame, attempts: Attempts) -> pl.DataFrame:
     return found.join(hidden_from(identities), on=["role", "attempt"], how="left", maintain_order="left")
 
 
-def _merge_role(read: Read, ranks: pl.DataFrame, attempts: Attempts) -> pl.DataFrame:
-    series = SeriesTable()
-    merged = list(_merge_attempts(read, ranks, series, attempts))
-    if series.declared_late:  # rows of it were merged as undeclared: once more, now that all declarations are known
-        merged = list(_merge_attempts(read, ranks, series, attempts))
-    role = pl.lit(ranks["role"][0]).alias("role")
-    return pl.concat(merged).with_columns(role).select(MERGED_COLUMNS)
+class _MergeRole:
+    """The merge of one role, attempt by attempt, the newest first."""
 
+    def __init__(self, ranks: pl.DataFrame, attempts: Attempts, *, last_only: bool) -> None:
+        self._ranks = ranks
+        self._attempts = attempts
+        self._last_only = last_only
+        self.series = SeriesTable()
+        self.points: list[pl.DataFrame] = []
+        self._bad_weights: Counter[str] = Counter()
+        self._differing: Counter[str] = Counter()
 
-def _merge_attempts(read: Read, ranks: pl.DataFrame, series: SeriesTable, attempts: Attempts) -> Iterator[pl.DataFrame]:
-    """The merged points of each attempt, the newest first."""
-    tables = read(ranks["writers"].explode().to_list())
-    newer: list[Points] = []
-    for attempt, of_attempt in groupby(ranks.iter_rows(named=True), key=lambda rank: rank["attempt"]):
-        members = list(of_attempt)
-        points = Points(tuple(newer))
-        states = States(series, points, [rank["data_rank"] for rank in members])
-        for rank in members:
+    def run(self, read: Read) -> None:
+        """Read and merge the rows of all ranks."""
+        self.points = []
+        self._bad_weights, self._differing = Counter(), Counter()
+        tables = read(self._ranks["writers"].explode().to_list())
+        newer: list[Points] = []
+        for attempt, members in groupby(self._ranks.iter_rows(named=True), key=lambda rank: rank["attempt"]):
+            points = Points(tuple(newer))
+            states = self._merge_attempt(list(members), tables, points)
+            self.points.append(states.result().with_columns(attempt=pl.lit(attempt, pl.Int32)))
+            self._bad_weights += states.bad_weights()
+            self._differing += states.differing_replicas()
+            if self._attempts == "latest":
+                newer.append(points)
+
+    def warnings(self) -> pl.DataFrame:
+        """`kind, name, detail`."""
+        found: list[tuple[str, str, str]] = []
+        for name, declared, used in self.series.declarations():
+            unknown = [one for one in declared if one not in REDUCTIONS]
+            found += [("unknown_reduction", name, f"{one}: ranks are not merged") for one in unknown]
+            if len(declared) > 1:
+                found.append(("changed_reduction", name, f"declared as {', '.join(declared)}; {used} is used"))
+        for name, rows in self._bad_weights.items():
+            found.append(("bad_weight", name, f"{rows} rows with a negative, NaN or infinite weight are left out"))
+        for name, positions in self._differing.items():
+            detail = f"ranks of one data_rank differ at {positions} positions; the lowest rank counts"
+            found.append(("replicas_differ", name, detail))
+        return pl.DataFrame(sorted(set(found)), schema=["kind", "name", "detail"], orient="row")
+
+    def _merge_attempt(self, ranks: list[dict[str, Any]], tables: Iterator[pa.Table], points: Points) -> States:
+        states = States(self.series, points, [rank["data_rank"] for rank in ranks])
+        for rank in ranks:
             table = _in_one_piece([next(tables) for _ in rank["writers"]])
-            rows = rank_rows(table, series, before_step=rank["hidden_from"])
+            rows = rank_rows(table, self.series, before_step=rank["hidden_from"])
+            rows = rows.last_of_series() if self._last_only else rows
             placed = points.place(rows.series, rows.position_keys)
-            series.declare(placed.of(rows.series), placed.of(rows.reduction))
+            self.series.declare(placed.of(rows.series), placed.of(rows.reduction))
             states.add(rows, placed, rank["data_rank"])
-        if attempts == "latest":
-            newer.append(points)
-        yield states.result().with_columns(attempt=pl.lit(attempt, pl.Int32))
+        return states
 
 
 def _in_one_piece(tables: list[pa.Table]) -> pa.Table:

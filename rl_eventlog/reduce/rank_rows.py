@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,14 +16,14 @@ import pyarrow.compute as pc
 
 from rl_eventlog.types import REDUCTIONS
 
-from .points import Array, position_keys
+from .points import Array, position_keys, positions_of
 
 READ_COLUMNS = ("name", "axis", "axis_value", "step", "time", "value", "weight", "reduction")
 """What is needed of each row. Texts as dictionaries, each column in one chunk."""
 
 NO_STEP = np.int64(-(2**63))
-_CODES = {name: code for code, name in enumerate(name for name in REDUCTIONS if name != "none")}
-_UNDECLARED, _NOT_MERGED = -1, len(_CODES)
+MERGED = tuple(name for name in REDUCTIONS if name != "none")
+_UNDECLARED, _UNSEEN = -1, -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +42,30 @@ class RankRows:
     weight: Array | None
     """float64, 1.0 where null; None: all are."""
     reduction: Array
-    """Codes for `SeriesTable.declare`."""
+    """Codes of the `SeriesTable`."""
 
     def __len__(self) -> int:
         return len(self.series)
 
+    def take(self, rows: Array) -> RankRows:
+        """The rows at these places."""
+        columns = (getattr(self, name) for name in self.__slots__)
+        return RankRows(*(None if column is None else column[rows] for column in columns))
+
+    def last_of_series(self) -> RankRows:
+        """Of each series the rows with a value at its highest position; those without position are the lowest."""
+        positions, have = positions_of(self.position_keys)
+        places = np.where(have & ~np.isnan(positions), positions, -np.inf)
+        known = np.ones(len(self), bool) if self.known is None else self.known
+        highest = np.full(int(self.series.max(initial=-1)) + 1, -np.inf)
+        np.maximum.at(highest, self.series[known], places[known])
+        return self.take(np.flatnonzero(known & (places == highest[self.series])))
+
 
 class SeriesTable:
     """The series of one role and their reductions.
+
+    Reductions are numbered too: those that are merged first, then others as they come.
 
     Attributes:
         declared_late: whether a series turned out to be declared after rows of it were used as undeclared.
@@ -57,9 +74,13 @@ class SeriesTable:
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, str | None], int] = {}
+        self._codes = {name: code for code, name in enumerate(MERGED)}
         self._reductions = np.empty(0, np.int16)
+        self._first = np.empty(0, np.int16)
+        self._all: dict[int, set[int]] = {}
         self._used = np.empty(0, bool)
         self._last: tuple[list[str], list[str], Array, Array] = ([], [], np.empty(0), np.empty(0, np.int32))
+        self._last_declared = (np.empty(0, np.int32), np.empty(0, np.int16))
         self.declared_late = False
         self.version = 0
 
@@ -69,9 +90,23 @@ class SeriesTable:
 
     def by_reduction(self, series: Array) -> dict[str, Array]:
         """Places in [n] series of those that each reduction merges; those that none merges are in no array."""
-        codes = np.where(self._reductions == _UNDECLARED, _CODES["mean"], self._reductions)
+        codes = np.where(self._reductions == _UNDECLARED, self._codes["mean"], self._reductions)
         present, of_rows = set(codes.tolist()), codes[series]
-        return {name: np.flatnonzero(of_rows == code) for name, code in _CODES.items() if code in present}
+        return {name: np.flatnonzero(of_rows == self._codes[name]) for name in MERGED if self._codes[name] in present}
+
+    def reduction_codes(self, column: pa.DictionaryArray) -> Array:
+        """[n] the codes of the declarations of rows."""
+        codes = [self._codes.setdefault(name, len(self._codes)) for name in column.dictionary.to_pylist()]
+        of_rows: Array = np.array([*codes, _UNDECLARED], np.int16)[pc.fill_null(column.indices, len(codes)).to_numpy()]
+        return of_rows
+
+    def declarations(self) -> Iterator[tuple[str, list[str], str]]:
+        """Of each series its name, what its rows declare (undeclared is `mean`), sorted, and what holds."""
+        names = {code: name for name, code in self._codes.items()} | {_UNDECLARED: "mean"}
+        for (name, _), series in self._numbers.items():
+            codes = {int(self._first[series]), *self._all.get(series, ())} - {_UNSEEN}
+            holds = names[int(self._reductions[series])]
+            yield name, sorted({names[code] for code in codes}), holds if holds in MERGED else "none"
 
     def number(self, names: pa.DictionaryArray, axes: pa.DictionaryArray) -> Array:
         """[n] int32, the series of each row."""
@@ -95,19 +130,27 @@ class SeriesTable:
             numbers[pair] = self._numbers.setdefault(series, len(self._numbers))
         if new := len(self._numbers) - len(self._used):
             self._reductions = np.append(self._reductions, np.full(new, _UNDECLARED, np.int16))
+            self._first = np.append(self._first, np.full(new, _UNSEEN, np.int16))
             self._used = np.append(self._used, np.zeros(new, bool))
         found: Array = numbers[pairs]
         return found
 
     def declare(self, series: Array, reductions: Array) -> None:
         """Take in what the rows of a rank declare: series [n] and codes [n]."""
+        if np.array_equal(reductions, self._last_declared[1]) and np.array_equal(series, self._last_declared[0]):
+            return  # as the rank before
+        self._last_declared = (series, reductions)
         news = np.flatnonzero((self._reductions[series] == _UNDECLARED) & (reductions != _UNDECLARED))
         if len(news):
             self.version += 1
             self._reductions[series[news]] = reductions[news]  # of several the last stays
             late = series[news][self._used[series[news]]]
-            self.declared_late |= bool(np.any(self._reductions[late] != _CODES["mean"]))
+            self.declared_late |= bool(np.any(self._reductions[late] != self._codes["mean"]))
         self._used[series] = True
+        if (unseen := self._first[series] == _UNSEEN).any():
+            self._first[series[unseen]] = reductions[unseen]
+        for row in np.flatnonzero(self._first[series] != reductions):
+            self._all.setdefault(int(series[row]), set()).add(int(reductions[row]))
 
 
 def rank_rows(table: pa.Table, series: SeriesTable, *, before_step: int | None = None) -> RankRows:
@@ -132,7 +175,7 @@ def rank_rows(table: pa.Table, series: SeriesTable, *, before_step: int | None =
         value=values.to_numpy(zero_copy_only=False),
         known=values.is_valid().to_numpy(zero_copy_only=False) if values.null_count else None,
         weight=None if weights.null_count == len(weights) else pc.fill_null(weights, 1.0).to_numpy(),
-        reduction=_reduction_codes(_only_chunk(table["reduction"])),
+        reduction=series.reduction_codes(_only_chunk(table["reduction"])),
     )
 
 
@@ -148,9 +191,3 @@ def _position_keys(axes: pa.DictionaryArray, axis_values: pa.Array, steps: Array
         positions = np.where(on_axis, axis_values.to_numpy(zero_copy_only=False), positions)
         known = np.where(on_axis, axis_values.is_valid().to_numpy(zero_copy_only=False), known)
     return position_keys(positions, known=None if known.all() else known)
-
-
-def _reduction_codes(column: pa.DictionaryArray) -> Array:
-    codes = [_CODES.get(name, _NOT_MERGED) for name in column.dictionary.to_pylist()]
-    of_rows: Array = np.array([*codes, _UNDECLARED], np.int16)[pc.fill_null(column.indices, len(codes)).to_numpy()]
-    return of_rows

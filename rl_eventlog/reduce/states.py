@@ -33,6 +33,30 @@ _COLUMNS = {
 }
 
 
+_COUNTED_ONCE = ("mean", "sum", "std")
+
+
+class _Replica:
+    """By point what the first rank with a value logged, of several that see the same data."""
+
+    def __init__(self) -> None:
+        self._values = np.empty(0, np.float64)
+        self._known = np.empty(0, bool)
+        self.differs = np.empty(0, bool)
+
+    def add(self, at: slice | Array, values: Array, known: Array, points: int) -> Array:
+        """[n] which of a rank's values [n] are the first at their points."""
+        self._values = _longer(self._values, points, 0.0)
+        self._known, self.differs = (_longer(one, points, empty=False) for one in (self._known, self.differs))
+        before, other = self._known[at], self._values[at]
+        same = (values == other) | (np.isnan(values) & np.isnan(other))
+        self.differs[at] |= known & before & ~same
+        first = known & ~before
+        self._values[at] = np.where(first, values, other)
+        self._known[at] |= known
+        return first
+
+
 class States:
     """The points of one attempt of a role.
 
@@ -47,7 +71,9 @@ class States:
         self._points = points
         self._columns = {name: np.empty(0, kind) for name, (kind, _) in _COLUMNS.items()}
         self._ranks_to_come = Counter(rank for rank in data_ranks if rank is not None)
-        self._have_value: dict[int, Array] = {}
+        self._replicas: dict[int, _Replica] = {}
+        self._bad_weights = np.empty(0, np.int64)
+        self._differing: list[Array] = []
         self._values: dict[str, list[tuple[Array, Array]]] = {name: [] for name in QUANTILES}
         self._last: tuple[Placed | None, int, dict[str, tuple[Array, Array]]] = (None, 0, {})
 
@@ -63,7 +89,7 @@ class States:
         if (nan := np.isnan(values) & known).any():
             columns["ranks_nan"][at] += nan
         with np.errstate(all="ignore"):
-            self._merge(placed, rows, self._counted(at, known, data_rank), known)
+            self._merge(placed, rows, self._counted(at, values, known, data_rank), known)
 
     def result(self) -> pl.DataFrame:
         """One row a merged point: `name, axis, step, position, time, value, ranks, ranks_nan`."""
@@ -94,30 +120,55 @@ class States:
             }
         ).filter(pl.Series(merged & (columns["ranks"] > 0)))
 
+    def bad_weights(self) -> Counter[str]:
+        """By name the rows that were left out because of a negative, NaN or infinite weight."""
+        return self._by_name(self._bad_weights)
+
+    def differing_replicas(self) -> Counter[str]:
+        """By name the positions at which ranks of one data rank logged different values and one was counted."""
+        points = np.concatenate([np.empty(0, np.int64), *self._differing])
+        series = self._points.series[points]
+        once = [places for name, places in self._series.by_reduction(series).items() if name in _COUNTED_ONCE]
+        return self._by_name(np.bincount(series[np.concatenate([np.empty(0, np.int64), *once])]))
+
+    def _by_name(self, counts: Array) -> Counter[str]:
+        names, _ = self._series.names()
+        found: Counter[str] = Counter()
+        for series in np.flatnonzero(counts).tolist():
+            found[names[series]] += int(counts[series])
+        return found
+
     def _grow(self, points: int) -> None:
         if points > len(self._columns["value"]):
             for name, (_, empty) in _COLUMNS.items():
                 self._columns[name] = _longer(self._columns[name], points, empty)
 
-    def _counted(self, at: slice | Array, known: Array, data_rank: int | None) -> Array:
+    def _counted(self, at: slice | Array, values: Array, known: Array, data_rank: int | None) -> Array:
         """Which rows count where a replica counts once."""
         if data_rank is None:
             return known
         self._ranks_to_come[data_rank] -= 1
-        before = self._have_value.pop(data_rank, None)
-        if before is None and not self._ranks_to_come[data_rank]:
-            return known  # it is the replica's only rank
-        have_value = _longer(np.empty(0, bool) if before is None else before, len(self._points), empty=False)
-        counted = known & ~have_value[at]
-        have_value[at] |= known
+        replica = self._replicas.pop(data_rank, None)
+        if replica is None:
+            if not self._ranks_to_come[data_rank]:
+                return known  # it is the replica's only rank
+            replica = _Replica()
+        counted = replica.add(at, values, known, len(self._points))
         if self._ranks_to_come[data_rank]:
-            self._have_value[data_rank] = have_value
+            self._replicas[data_rank] = replica
+        else:
+            self._differing.append(np.flatnonzero(replica.differs))
         return counted
 
     def _merge(self, placed: Placed, given: RankRows, counted: Array, known: Array) -> None:
         values = placed.of(given.value)
         weights = np.ones(len(values)) if given.weight is None else placed.of(given.weight)
-        weighted = counted & (weights > 0) & np.isfinite(weights)
+        usable = (weights >= 0) & np.isfinite(weights)
+        if not usable.all():
+            bad = np.bincount(placed.of(given.series)[~usable])
+            self._bad_weights = _longer(self._bad_weights, len(bad), 0)
+            self._bad_weights[: len(bad)] += bad
+        weighted = counted & usable & (weights > 0)
         use = {"mean": weighted, "std": weighted, "sum": counted}
         for reduction, (at, points) in self._by_reduction(placed, given.series).items():
             used = use.get(reduction, known)[at]
@@ -201,7 +252,7 @@ _FINISHED: dict[str, Callable[[Array, Array, Array], Array]] = {
 }
 
 
-def _longer(column: Array, length: int, empty: float | np.int64) -> Array:
+def _longer(column: Array, length: int, empty: float | np.int64 | bool) -> Array:
     """With room for twice as many points, so that growing costs little in all."""
     if length <= len(column):
         return column

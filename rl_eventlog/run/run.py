@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import polars as pl
 
@@ -15,7 +15,16 @@ from rl_eventlog.reader import RunFiles
 
 from .info import RunInfo, describe
 from .state import Thresholds
-from .tables import Build, Frontier, Merge, Tables
+from .tables import Build, Frontier, Merge, Names, Tables
+
+
+class LastValues(NamedTuple):
+    """The last value of each metric."""
+
+    values: pl.DataFrame
+    """The columns of `Run.metrics`, one row a (role, name, axis), sorted."""
+    warnings: pl.DataFrame
+    """The columns of `Run.warnings`."""
 
 
 class Run(Tables):
@@ -86,15 +95,26 @@ class Run(Tables):
             `kind, role, name, detail`. Kinds: `changed_reduction`, `unknown_reduction`, `bad_weight`,
             `replicas_differ`, `hparam_changed`, `hparam_differs`, `resume_step_differs`.
         """
-        identities = self._identities
-        metrics = reduce.with_position(reduce.identify(self.files.rows("metrics"), identities))
-        view = reduce.select_view(metrics, identities, by=("name", "axis", "position"))
-        found = [
-            reduce.metric_warnings(view),
-            reduce.hparam_warnings(reduce.identify(self.files.rows("hparams"), identities)),
-            reduce.resume_warnings(identities),
-        ]
-        return pl.concat(pl.collect_all(found))
+        merged = reduce.merge_metrics(self._read_metrics(), self._identities)
+        return self._with_other_warnings(merged)
+
+    def last_values(self, names: Names = None, *, role: str | None = None) -> LastValues:
+        """The last value of each metric: what `metrics` has at its highest position with a value.
+
+        Args:
+            names: a name, a glob, or several; None for all.
+            role: only this role; None for all.
+
+        Returns:
+            The values, and the warnings of `warnings` as far as these values tell.
+        """
+        read = self._read_metrics(None if names is None else reduce.NamePatterns(names))
+        last = reduce.last_values(read, self._identities, role=role)
+        return LastValues(last.points, self._with_other_warnings(last))
+
+    def _with_other_warnings(self, merged: reduce.Merged) -> pl.DataFrame:
+        hparams = reduce.hparam_warnings(reduce.identify(self.files.rows("hparams"), self._identities))
+        return pl.concat([merged.warnings, *pl.collect_all([hparams, reduce.resume_warnings(self._identities)])])
 
     def _look(self, files: RunFiles) -> None:
         self.files = files
@@ -111,15 +131,17 @@ class Run(Tables):
         self, merge: Merge, names: reduce.NamePatterns | None, frontier: Frontier | None = None
     ) -> pl.LazyFrame:
         """See `Tables.merged_metrics`."""
-        rows_by_writer = partial(
-            self.files.rows_by_writer,
-            "metrics",
-            columns=reduce.READ_COLUMNS,
-            names=names,
-            frontier=None if frontier is None else frontier.get("metrics", {}),
+        read = self._read_metrics(names, frontier)
+        identities = self._known(frontier)
+        return pl.defer(lambda: merge(read, identities).points, schema=reduce.MERGED_SCHEMA)
+
+    def _read_metrics(self, names: reduce.NamePatterns | None = None, frontier: Frontier | None = None) -> reduce.Read:
+        """What reads metrics by writer, from the files as of now."""
+        self.files.table("metrics")
+        last_seqs = None if frontier is None else frontier.get("metrics", {})
+        return partial(
+            self.files.rows_by_writer, "metrics", columns=reduce.READ_COLUMNS, names=names, frontier=last_seqs
         )
-        self.files.table("metrics")  # the frame shows the files as of now
-        return pl.defer(partial(merge, rows_by_writer, self._known(frontier)), schema=reduce.MERGED_SCHEMA)
 
     @cached_property
     def _identities(self) -> pl.DataFrame:

@@ -25,8 +25,8 @@ Names = str | Iterable[str] | None
 Frontier = Mapping[str, Mapping[str, int]]
 Build = Callable[[pl.LazyFrame, pl.DataFrame], pl.LazyFrame]
 """(rows of a table, identities of the writers) -> the frame a user sees."""
-Merge = Callable[[reduce.Read, pl.DataFrame], pl.DataFrame]
-"""(what reads the metrics of writers, identities of the writers) -> the frame a user sees."""
+Merge = Callable[[reduce.Read, pl.DataFrame], reduce.Merged]
+"""(what reads the metrics of writers, identities of the writers) -> the merged metrics."""
 
 
 class Tables(ABC):

@@ -141,7 +141,7 @@ def check_metrics(log: list[tuple[Writer, dict[str, Any]]], attempts: Attempts) 
     lazy = reduce.with_position(reduce.identify(rows.lazy(), identities))
     view = reduce.select_view(lazy, identities, by=by, attempts=attempts)
     expected = oracle.view(oracle.known(map(normal, rows.to_dicts()), ours), ours, by, attempts, "last")
-    merged = reduce.merge_metrics(reader_of(rows), identities, attempts=attempts)
+    merged = reduce.merge_metrics(reader_of(rows), identities, attempts=attempts).points
     assert_same(merged, oracle.merge_metrics(expected), METRIC_KEY)
     each = reduce.each_rank(view).collect()
     assert sorted(each.select("writer", "seq").rows()) == sorted((row["writer"], row["seq"]) for row in expected)
@@ -198,9 +198,7 @@ def test_the_order_of_rows_and_writers_does_not_matter(log: list[tuple[Writer, d
     rows = rows_of("metrics", log)
 
     def answers(rows: pl.DataFrame, identities: pl.DataFrame) -> list[list[str]]:
-        lazy = reduce.with_position(reduce.identify(rows.lazy(), identities))
-        view = reduce.select_view(lazy, identities, by=("name", "axis", "position"))
-        frames = [reduce.merge_metrics(reader_of(rows), identities), reduce.metric_warnings(view).collect()]
+        frames = reduce.merge_metrics(reader_of(rows), identities)
         return [sorted(map(str, frame.with_columns(pl.col(pl.Float64) + 0.0).rows())) for frame in frames]
 
     assert answers(rows, identities) == answers(rows.reverse(), identities.reverse())

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rl_eventlog_cli import output, states
-from rl_eventlog_cli.options import FAILED, Json, Utc, default_root
+from rl_eventlog_cli.options import FAILED, Json, Utc, default_root, read_around_damage
 
 if TYPE_CHECKING:
-    from rl_eventlog import Run
     from rl_eventlog.run import RoleInfo, RunInfo
 
 
@@ -38,7 +37,7 @@ def command(
     problems = [f"{problem.path}: {problem.reason}" for problem in runs.problems]
     for name, run in zip(runs.names, runs, strict=True):
         try:
-            infos[name] = _info(run)
+            _, infos[name] = read_around_damage(run, lambda run: run.info)
         except (EventLogError, OSError) as error:
             problems.append(f"{run.path}: {error}")
     if as_json:
@@ -53,18 +52,6 @@ def command(
         output.words(f"cannot read {problem}")
     if problems:
         raise typer.Exit(FAILED)
-
-
-def _info(run: Run) -> RunInfo:
-    """The state of a run; digests are compared only where a sealed file turns out to be damaged behind its footer."""
-    from polars.exceptions import PanicException, PolarsError
-
-    from rl_eventlog import Run
-
-    try:
-        return run.info
-    except (PolarsError, PanicException):
-        return Run(run.path, check="digest").info
 
 
 def _show(infos: Mapping[str, RunInfo], *, utc: bool) -> None:

@@ -44,7 +44,7 @@ def command(
     """
     if best is not None and worst is not None:
         raise typer.BadParameter("give --best or --worst, not both")
-    loaded = open_run(run)
+    loaded = open_run(run, digests=True)
     chosen = _choose(loaded.samples(), step=step, split=split, prompt=prompt)
     matching = chosen.height
     if best is not None or worst is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rl_eventlog_cli import output, states
-from rl_eventlog_cli.options import FAILED, Json, RunPath, Utc, open_run
+from rl_eventlog_cli.options import FAILED, Json, RunPath, Utc, open_run, read_around_damage
 
 if TYPE_CHECKING:
     import polars as pl
@@ -34,15 +34,15 @@ def command(
 
     Shown are ranks that hold the run up, attempts, roles and ranks with their states, hyperparameters, and the last
     value of each metric.
-    Sealed files are compared with the digests in their names. What is good is shown on stdout. Gaps, damaged files and
-    lost rows are named on stderr, with exit status 1; else it is 0. What merging had to decide, or differs where it
-    should not, is a warning on stderr and changes no status.
+    What is good is shown on stdout. Gaps, damaged files and lost rows are named on stderr, with exit status 1; else it
+    is 0. What merging the shown values had to decide, or differs where it should not, is a warning on stderr and
+    changes no status. Whether every byte and row of the run is as it was written, `verify` tells.
     """
-    loaded = open_run(run)
-    hparams = loaded.hparams().sort("role", "key").collect()
-    metrics = _last_values(loaded.metrics(names or None))
-    info = loaded.info
-    findings, warnings = list(_findings(info)), loaded.warnings().to_dicts()
+    loaded, (hparams, last, info) = read_around_damage(
+        open_run(run), lambda run: (run.hparams().collect(), run.last_values(names or None), run.info)
+    )
+    metrics, warnings = last.values, last.warnings.to_dicts()
+    findings = list(_findings(info))
     if as_json:
         output.print_json(_document(info, hparams, metrics, findings) | {"warnings": warnings})
     else:
@@ -58,24 +58,13 @@ def command(
         raise typer.Exit(FAILED)
 
 
-def _last_values(metrics: pl.LazyFrame) -> pl.DataFrame:
-    """The row at the highest position of each series."""
-    import polars as pl
-
-    series = ["role", "name", "axis"]
-    last = metrics.filter(pl.col("value").is_not_null()).sort("position", nulls_last=False).unique(series, keep="last")
-    return last.sort(series).collect()
-
-
 def _unmatched(run: Run, names: Iterable[str], metrics: pl.DataFrame) -> Iterator[str]:
     """What to say of each name or glob that no shown metric matches."""
-    import polars as pl
-
     from rl_eventlog.reduce import NamePatterns
 
     for name in names:
         if metrics.filter(NamePatterns(name).expression("name")).is_empty():
-            there = run.metrics().select(pl.col("name").unique().sort()).collect()["name"].to_list()
+            there = run.last_values().values["name"].unique().sort().to_list()
             more = f" and {len(there) - _NAMES_LISTED} more" if len(there) > _NAMES_LISTED else ""
             yield f"no metric matches {name!r}: there are {', '.join(there[:_NAMES_LISTED]) or 'none'}{more}"
 
