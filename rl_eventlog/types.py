@@ -14,6 +14,8 @@ MAX_SEQ = 2**63 - 2
 """Highest seq: one more still counts rows in 64 bits."""
 REDUCTIONS = ("mean", "sum", "min", "max", "last", "std", "p50", "p90", "p95", "p99", "none")
 """Reductions that this version merges; the set is open, `none` keeps ranks apart."""
+MAX_BINS = 2048
+"""Most bins of one sign in a distribution; the lowest beyond them are one bin."""
 Level = Literal["compacted", "sealed", "open"]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from rl_eventlog.types import REDUCTIONS
 
+from .distributions import distribution_warnings, merge_distributions
 from .hparams import hparam_history, hparam_warnings, latest_hparams
 from .metrics import MERGED_SCHEMA, Merged, Read, each_rank, last_values, merge_metrics
 from .names import NamePatterns
@@ -25,6 +26,7 @@ __all__ = [
     "Merged",
     "NamePatterns",
     "Read",
+    "distribution_warnings",
     "each_rank",
     "find_stragglers",
     "hparam_history",
@@ -32,6 +34,7 @@ __all__ = [
     "identify",
     "last_values",
     "latest_hparams",
+    "merge_distributions",
     "merge_metrics",
     "merge_timings",
     "phases_of_run",

@@ -93,7 +93,8 @@ class Run(Tables):
 
         Returns:
             `kind, role, name, detail`. Kinds: `changed_reduction`, `unknown_reduction`, `bad_weight`,
-            `replicas_differ`, `hparam_changed`, `hparam_differs`, `resume_step_differs`.
+            `replicas_differ`, `bins_differ` (rows of `distributions` that are left out), `hparam_changed`,
+            `hparam_differs`, `resume_step_differs`.
         """
         merged = reduce.merge_metrics(self._read_metrics(), self._identities)
         return self._with_other_warnings(merged)
@@ -113,8 +114,14 @@ class Run(Tables):
         return LastValues(last.points, self._with_other_warnings(last))
 
     def _with_other_warnings(self, merged: reduce.Merged) -> pl.DataFrame:
-        hparams = reduce.hparam_warnings(reduce.identify(self.files.rows("hparams"), self._identities))
-        return pl.concat([merged.warnings, *pl.collect_all([hparams, reduce.resume_warnings(self._identities)])])
+        rows = reduce.with_position(reduce.identify(self.files.rows("distributions"), self._identities))
+        view = reduce.select_view(rows, self._identities, by=("name", "axis", "position"))
+        found = [
+            reduce.distribution_warnings(view),
+            reduce.hparam_warnings(reduce.identify(self.files.rows("hparams"), self._identities)),
+            reduce.resume_warnings(self._identities),
+        ]
+        return pl.concat([merged.warnings, *pl.collect_all(found)])
 
     def _look(self, files: RunFiles) -> None:
         self.files = files

@@ -305,14 +305,44 @@ class Tables(ABC):
         return self._rows("artifacts", names, role, frontier)
 
     def distributions(
-        self, names: Names = None, *, role: str | None = None, frontier: Frontier | None = None
+        self,
+        names: Names = None,
+        *,
+        ranks: Ranks = "reduced",
+        attempts: Attempts = "latest",
+        role: str | None = None,
+        frontier: Frontier | None = None,
     ) -> pl.LazyFrame:
-        """Distributions of every rank and attempt, not merged.
+        """Distributions, merged over ranks bin by bin, with their quantiles.
+
+        Args:
+            names: see the class.
+            ranks: `reduced`: one row a (role, name, axis, position); `each`: one row a rank.
+            attempts: see the class; `all` merges the ranks within each attempt.
+            role: see the class.
+            frontier: see the class.
 
         Returns:
-            The columns of the table, identity first, and `attempt`.
+            `role, name, axis` (null: the training step), `step` (int64), `position` (float64, on the
+            axis; the step where axis is null), `time` (the latest of the merged rows), `count` (of
+            values), `sum, mean, std` (of the population), `min, max` (exact), `p50, p90, p95, p99` (linear,
+            within 1%), `ranks` (int32: with a row), `attempt`, and the merged bins as in the table:
+            `bin_index, bin_count, negative_bin_index, negative_bin_count, zero_count, gamma`, of given
+            histograms `edges, edge_counts`; sorted by series and position.
+            With ``ranks="each"`` the columns of the table, identity first, and `attempt`.
         """
-        return self._rows("distributions", names, role, frontier)
+        _check("ranks", ranks, Ranks)
+        _check("attempts", attempts, Attempts)
+
+        def build(rows: pl.LazyFrame, identities: pl.DataFrame) -> pl.LazyFrame:
+            chosen = reduce.with_position(_chosen(rows, names, role))
+            identified = reduce.identify(chosen, identities)
+            view = reduce.select_view(identified, identities, by=("name", "axis", "position"), attempts=attempts)
+            if ranks == "each":
+                return view.select(*table_schema("distributions").sealed.names, "attempt")
+            return reduce.merge_distributions(view).sort("role", "name", "axis", "position", "attempt")
+
+        return self.frame("distributions", build, frontier)
 
     def _rows(self, table: str, names: Names, role: str | None, frontier: Frontier | None) -> pl.LazyFrame:
         return self.frame(table, partial(_as_logged, table=table, names=names, role=role), frontier)

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from rl_eventlog.segment.arrays import build_array, build_scalar
+from rl_eventlog.types import MAX_BINS
 
 from .batches import Position, row_batch
 from .scalars import EXACT_INTEGERS
@@ -22,7 +23,6 @@ from .values import numbers
 
 RELATIVE_ERROR = 0.01
 GAMMA = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)
-MAX_BINS = 2048
 _ZERO = build_scalar(0.0, pa.float64())
 _LOG_GAMMA = build_scalar(math.log(GAMMA), pa.float64())
 

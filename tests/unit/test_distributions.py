@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from rl_eventlog.writer.distributions import GAMMA, MAX_BINS, given_histogram, sketch
+from rl_eventlog.types import MAX_BINS
+from rl_eventlog.writer.distributions import GAMMA, given_histogram, sketch
 
 NAN, INF = float("nan"), float("inf")
 
