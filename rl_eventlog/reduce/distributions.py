@@ -204,7 +204,8 @@ def _edge_counts(counted: pl.LazyFrame) -> pl.LazyFrame:
 
 def _quantiles(bins: pl.LazyFrame, points: pl.LazyFrame) -> pl.LazyFrame:
     """Of each point that has a sketch with values; NaN where a value is."""
-    middle = 2 * pl.col("gamma").pow(pl.col("index").cast(pl.Float64)) / (pl.col("gamma") + 1)
+    gamma = pl.col("gamma")
+    middle = gamma.pow(pl.col("index").cast(pl.Float64) - 1) * (2 * gamma / (gamma + 1))  # gamma^i may overflow
     sketches = points.filter(pl.col("gamma").is_not_null() & _HAS_VALUES)
     outside = [
         sketches.select("_point", value=pl.lit(value), n=pl.col(name))
