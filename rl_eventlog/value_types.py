@@ -1,7 +1,9 @@
 """Values that say how ranks are merged: `log_metrics({"loss": Mean(loss, weight=tokens), "tokens": Sum(n)})`.
 
-- A value type declares the reduction of its key as `reduce=` does, and wins over it.
+- A value type declares the reduction of its key as `reduce=` does, and wins over it. A subclass counts as the
+  type it is made from.
 - The same types work in `log_metrics`, `accumulate` and `reduce_across_ranks`.
+- `Quantiles` takes many values; the others take one number, and any other value is skipped.
 - They hold what they were given and look at nothing: that is left to the call they are handed to.
 """
 
@@ -16,8 +18,8 @@ class Mean:
     """Weighted mean over micro-batches and ranks."""
 
     value: Any
-    weight: Any = 1.0
-    """What the value is a mean over, say a number of tokens: finite and not negative."""
+    weight: Any = None
+    """What the value is a mean over, say a number of tokens, finite and not negative; None: the call's, else 1."""
     reduction: ClassVar[str] = "mean"
 
 

@@ -39,7 +39,8 @@ class Shape(NamedTuple):
     axis: str | None
     closes_step: bool
     has_step: bool
-    has_weights: bool
+    weighted: tuple[bool, ...]
+    """Which names have a weight."""
 
 
 class Template:
@@ -89,7 +90,7 @@ class Template:
         self._time = slice(data["time"], data["time"] + width)
         self._axis_value = slice(data["axis_value"], data["axis_value"] + width) if shape.axis is not None else None
         self._value = data["value"]
-        self._weight = data["weight"] if shape.has_weights else None
+        self._weight = data["weight"] if any(shape.weighted) else None
         self._pack_floats = struct.Struct(f"<{rows}d").pack_into
         if found.crc > found.seq:
             raise ValueError("pyarrow writes the metadata in another order")
@@ -117,7 +118,7 @@ class Template:
             time_us: microseconds since 1970.
             axis_value: position on the axis; None where the shape has none.
             values: floats, one a name.
-            weights: floats, one a name; None where the shape has none.
+            weights: floats, one a name, 0.0 for those without; not used where the shape has none.
 
         Returns:
             The template's own buffer, good until the next call.
@@ -140,7 +141,7 @@ class Template:
 
     def _check(self, shape: Shape, schema: pa.Schema, schema_message: bytes) -> None:
         step, time_us, axis_value, value, weight = _CHECKED_WITH
-        weights = [weight] * self.rows if shape.has_weights else None
+        weights = [weight if weighted else 0.0 for weighted in shape.weighted]
         filled = self.fill(
             12_345_678_901,
             int(step) if shape.has_step else None,
@@ -181,7 +182,7 @@ def _batch(
         "axis": [shape.axis] * count,
         "axis_value": [axis_value if shape.axis is not None else None] * count,
         "value": [value] * count,
-        "weight": [weight if shape.has_weights else None] * count,
+        "weight": [weight if weighted else None for weighted in shape.weighted],
         "reduction": list(shape.reductions),
         "closes_step": [True if shape.closes_step else None] * count,
     }

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rl_eventlog.value_types import Last, Max, Mean, Quantiles, Sum
+import pyarrow as pa
 
+from rl_eventlog.value_types import VALUE_TYPES, Last, Max, Mean, Quantiles, Sum, ValueType
+
+from .distributions import floats
 from .text import text_of
-from .values import Sorted, number_of, numbers, sort_values
+from .values import Sorted, number_of, sort_values
 
 
 @dataclass(slots=True)
@@ -29,7 +32,8 @@ class _Gathered:
     value: float = 0.0
     """The sum of weight times value for means, else what the type keeps."""
     weights: float = 0.0
-    values: list[float] = field(default_factory=list)
+    parts: list[pa.Array] = field(default_factory=list)
+    """Of `Quantiles`: the values of each micro-batch."""
     empty: bool = True
 
     def add(self, value: float, weight: float) -> None:
@@ -47,7 +51,7 @@ class _Gathered:
     def logged(self) -> Any:
         """As `log_metrics` takes it."""
         if self.kind is Quantiles:
-            return Quantiles(self.values)
+            return Quantiles(pa.concat_arrays(self.parts))
         if self.kind is Mean:
             return Mean(self.value / self.weights, weight=self.weights)
         return self.value / self.weights if self.kind is None else self.kind(self.value)
@@ -65,47 +69,29 @@ class Accumulator:
 
         Args:
             metrics: scalars or value types by key.
-            weight: weight of the micro-batch in plain values, finite and not negative.
+            weight: weight of the micro-batch in means that have none of their own, finite and not negative.
 
         Returns:
             Why, by key, something was left out.
         """
-        values = sort_values(metrics)
+        values = sort_values(metrics, weight)
         skipped = values.skipped | dict.fromkeys(values.texts, "not a scalar")
+        ready = [*_many(values, skipped), *_scalars(values, skipped)]  # what takes its time is done before the lock
         with self._lock:
-            for key, value in values.scalars.items():
-                if value is not None and (reason := self._add(key, value, values, weight)):
+            for key, kind, value, number in ready:
+                if reason := self._gather(key, kind, value, number):
                     skipped[key] = reason
-            for key, many in (*values.many.items(), *values.large.items()):
-                try:
-                    typed = isinstance(values.declared.get(key), Quantiles)
-                    reason = self._gather(key, Quantiles, numbers(many)) if typed else "not a scalar"
-                except Exception:  # noqa: BLE001 -- values are the user's objects: one must not cost the others
-                    reason = "not numbers"
-                skipped |= {key: reason} if reason else {}
         return skipped
 
-    def _add(self, key: str, value: float, values: Sorted, weight: Any) -> str | None:
-        declared = values.declared.get(key)
-        kind = None if declared is None else type(declared)
-        if kind is Quantiles:
-            return self._gather(key, Quantiles, [value])
-        given = declared.weight if isinstance(declared, Mean) else weight if declared is None else 1.0
-        number = number_of(given)
-        if number is None or not (math.isfinite(number) and number >= 0):
-            return f"weight {text_of(given)}"
-        return self._gather(key, kind, [value], number) if number > 0 else None
-
-    def _gather(self, key: str, kind: type | None, values: list[float], weight: float = 1.0) -> str | None:
+    def _gather(self, key: str, kind: type | None, value: Any, weight: float) -> str | None:
         gathered = self._keys.setdefault(key, _Gathered(kind))
         if gathered.kind is not kind:
             names = [found.__name__ if found else "a plain value" for found in (kind, gathered.kind)]
             return f"{names[0]}, after {names[1]}"
         if kind is Quantiles:
-            gathered.values += values
+            gathered.parts.append(value)
         else:
-            for value in values:
-                gathered.add(value, weight)
+            gathered.add(value, weight)
         return None
 
     def take(self) -> tuple[dict[str, Any], dict[str, float]]:
@@ -114,3 +100,38 @@ class Accumulator:
             keys, self._keys = self._keys, {}
         weights = {key: gathered.weights for key, gathered in keys.items() if gathered.kind is None}
         return {key: gathered.logged() for key, gathered in keys.items()}, weights
+
+
+def _many(values: Sorted, skipped: dict[str, str]) -> Iterator[tuple[str, type | None, Any, float]]:
+    """Key, kind, values and weight of what `Quantiles` gathers; why something is not, goes to `skipped`."""
+    for key, many in (*values.many.items(), *values.large.items()):
+        if key not in values.declared:
+            skipped[key] = "not a scalar"
+            continue
+        try:
+            yield key, Quantiles, floats(many), 1.0
+        except Exception:  # noqa: BLE001 -- values are the user's objects: one must not cost the others
+            skipped[key] = "not numbers"
+
+
+def _scalars(values: Sorted, skipped: dict[str, str]) -> Iterator[tuple[str, type | None, Any, float]]:
+    """The same of single numbers."""
+    for key, value in values.scalars.items():
+        if value is None:
+            continue
+        declared = values.declared.get(key)
+        kind = None if declared is None else _kind(declared)
+        if kind is None or kind is Mean:
+            given = values.weights.get(key, values.weight)
+            number = number_of(given)
+            if number is None or not (math.isfinite(number) and number >= 0):
+                skipped[key] = f"weight {text_of(given)}"
+            elif number > 0:
+                yield key, kind, value, number
+        else:
+            yield key, kind, floats([value]) if kind is Quantiles else value, 1.0
+
+
+def _kind(declared: ValueType) -> type:
+    """The value type that it is, or that its class is made from."""
+    return next(kind for kind in VALUE_TYPES if isinstance(declared, kind))

@@ -19,7 +19,7 @@ from typing import Any, Concatenate, ParamSpec
 import pyarrow as pa
 
 from rl_eventlog.errors import WriteError, WriterClosedError
-from rl_eventlog.value_types import Mean, ValueType
+from rl_eventlog.value_types import ValueType
 
 from . import distributions
 from .accumulate import Accumulator
@@ -114,7 +114,8 @@ class LogCalls(ABC):
         Args:
             metrics: values by key. Scalars become metrics, lists and arrays distributions, texts
                 markers; nested mappings are flattened with ``/``. `Mean(x, weight=n)`, `Sum`, `Max`, `Min`,
-                `Last` and `Quantiles` of `rl_eventlog` declare their key, and win over `weight` and `reduce`.
+                `Last` and `Quantiles` of `rl_eventlog` declare their key, and win over `weight` and `reduce`;
+                a `Mean` without a weight has the call's.
             step: training step; `set_step`'s where not given.
             prefix: put before each key, with one ``/``.
             step_metric: key of the value that is the position on another x-axis, with or without
@@ -155,7 +156,7 @@ class LogCalls(ABC):
         reduce: Any,
     ) -> None:
         """The rule of `log_metrics`, for calls that have no plan."""
-        values = sort_values(metrics)
+        values = sort_values(metrics, weight)
         start = start_of(prefix)
         names = {key: start + key for key in (*values.scalars, *values.many, *values.large, *values.texts)}
         axis_value = self._take_axis(values, names, step_metric)
@@ -165,7 +166,7 @@ class LogCalls(ABC):
         rows = []
         for key, value in values.scalars.items():
             typed, name = values.declared.get(key), names[key]
-            weighed = self._weight(typed.weight if isinstance(typed, Mean) else weight, key, name)
+            weighed = self._weight(values.weights.get(key, values.weight), key, name)
             rows.append(Metric(name, value, weighed, self._reduction(reduce, key, name, typed)))
         if rows:
             self._append("metrics", metrics_batch(rows, position))
@@ -179,7 +180,7 @@ class LogCalls(ABC):
 
         Args:
             metrics: scalars by key, which become weighted means, or value types: `Sum(n)`, `Max(x)`, ...
-            weight: weight of the micro-batch, say its number of tokens.
+            weight: weight of the micro-batch in means that have none of their own, say its number of tokens.
         """
         self._ready()
         for key, kind in self._accumulator.add(metrics, weight).items():

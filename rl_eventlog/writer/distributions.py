@@ -8,7 +8,9 @@ ones collapse. Values that are not finite count in `count` and the moments, and 
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -23,6 +25,7 @@ from .values import numbers
 
 RELATIVE_ERROR = 0.01
 GAMMA = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)
+_PLAIN = frozenset({float, int, bool})
 _ZERO = build_scalar(0.0, pa.float64())
 _LOG_GAMMA = build_scalar(math.log(GAMMA), pa.float64())
 
@@ -35,14 +38,14 @@ def sketch(values: Any) -> dict[str, Any]:
     """
     import pyarrow.compute as pc  # here, as below: loaded at open, not paid for by every import
 
-    array = _floats(values)
-    finite = array.filter(pc.is_finite(array))
+    found = floats(values)
+    finite = found.filter(pc.is_finite(found))
     positive = finite.filter(pc.greater(finite, _ZERO))
     negative = finite.filter(pc.less(finite, _ZERO))
     index, count = _bins(positive)
     negative_index, negative_count = _bins(pc.negate(negative))
     return {
-        **_moments(array),
+        **_moments(found),
         "bin_index": index,
         "bin_count": count,
         "negative_bin_index": negative_index,
@@ -81,30 +84,40 @@ def distribution_batch(name: str, columns: Mapping[str, Any], position: Position
     return row_batch("distributions", row)
 
 
-def _floats(values: Any) -> pa.Array:
-    """All numbers as float64, those of arrays and tensors in the CPU's memory without a look at each."""
+def floats(values: Any) -> pa.Array:
+    """All numbers as float64, a copy; those of arrays, tensors and plain lists without a look at each.
+
+    Raises:
+        TypeError: something in there is no number.
+    """
     if hasattr(values, "detach") and str(values.layout) == "torch.strided":
         values = values.detach().double().cpu().numpy()
+    if isinstance(values, pa.DoubleArray):
+        return values.drop_null() if values.null_count else values
     if hasattr(values, "dtype") and getattr(values.dtype, "kind", "") in "fiu":
         data = values.astype("float64").ravel()
         return pa.Array.from_buffers(pa.float64(), len(data), [None, pa.py_buffer(data)])
+    if isinstance(values, list) and _PLAIN.issuperset(map(type, values)):
+        with suppress(OverflowError):  # integers too large for a float are infinities
+            data = array("d", values)
+            return pa.Array.from_buffers(pa.float64(), len(data), [None, pa.py_buffer(data)])
     return build_array(numbers(values), pa.float64())
 
 
-def _moments(array: pa.Array) -> dict[str, Any]:
+def _moments(found: pa.Array) -> dict[str, Any]:
     import pyarrow.compute as pc
 
-    if len(array) == 0:
+    if len(found) == 0:
         return {"count": 0}
-    total = pc.sum(array).as_py()
+    total = pc.sum(found).as_py()
     has_nan = math.isnan(total)
-    centred = pc.subtract(array, build_scalar(total / len(array), pa.float64()))
+    centred = pc.subtract(found, build_scalar(total / len(found), pa.float64()))
     return {
-        "count": len(array),
+        "count": len(found),
         "sum": total,
         # Arrow's own min and max skip NaN
-        "min": math.nan if has_nan and pc.any(pc.is_nan(array)).as_py() else pc.min(array).as_py(),
-        "max": math.nan if has_nan and pc.any(pc.is_nan(array)).as_py() else pc.max(array).as_py(),
+        "min": math.nan if has_nan and pc.any(pc.is_nan(found)).as_py() else pc.min(found).as_py(),
+        "max": math.nan if has_nan and pc.any(pc.is_nan(found)).as_py() else pc.max(found).as_py(),
         "m2": pc.sum(pc.multiply(centred, centred)).as_py(),
     }
 

@@ -19,15 +19,17 @@ import pyarrow as pa
 from rl_eventlog.schema import table
 from rl_eventlog.segment.template import Shape, Template, TemplateRows
 from rl_eventlog.types import Identity
+from rl_eventlog.value_types import Last, Max, Mean, Min, Sum
 
 from .reduce_rules import Rule
 from .scalars import plain_floats
 from .skips import Skips
 from .text import text_of
-from .values import lookup, number_of, start_of
+from .values import lookup, start_of
 
 CACHE_BYTES = 16 << 20
 _PLAN_BYTES = 2_000  # a plan's objects beside its message, roughly; measured
+_ONE_NUMBER: dict[type, str] = {kind: kind.reduction for kind in (Mean, Sum, Max, Min, Last)}
 _NAME_BYTES = 130  # a key's place in tuples, its name, and its share of the key
 
 
@@ -73,48 +75,47 @@ class MetricPlans:
         """The rows of a call, or None where it is none for a plan."""
         if type(metrics) is not dict or not metrics:
             return None
-        values = plain_floats(metrics.values())
-        if values is None:
-            return None
         keys = tuple(metrics)
+        values = plain_floats(metrics.values()) if weight is None else None
+        declared: tuple[str | None, ...] | None = None
+        weighted: tuple[bool, ...] | None = None
+        weights: list[float] | None = None
+        if values is None:
+            taken = _take_apart(metrics, prefix, weight)
+            if taken is None:
+                return None
+            values, declared, weighted, weights = taken
         reduce_key = tuple(reduce.items()) if type(reduce) is dict else reduce
-        key = (keys, prefix, step_metric, step_finished, step is None, weight is None, reduce_key)
+        key = (keys, declared, weighted, prefix, step_metric, step_finished, step is None, reduce_key)
         try:
             plan = self._plans[key]
         except KeyError:
-            plan = self._remember(key, self._build(keys, prefix, step_metric, step_finished, step, weight, reduce))
+            plan = self._remember(key, self._build(key, reduce))
         except TypeError:  # something in the call that cannot be a key
             return None
         if plan is None:
-            return None
-        weights = None if weight is None else _weights(weight, keys, prefix)
-        if weight is not None and weights is None:
             return None
         if plan.axis_index is None:
             return plan.template, step, time_us, None, values, weights
         return _on_axis(plan.template, plan.axis_index, step, time_us, list(values), weights)
 
-    def _build(
-        self,
-        keys: tuple[str, ...],
-        prefix: str,
-        step_metric: str | None,
-        step_finished: bool,
-        step: int | None,
-        weight: Any,
-        reduce: Any,
-    ) -> _Plan | None:
+    def _build(self, key: tuple[Any, ...], reduce: Any) -> _Plan | None:
+        keys, declared, weighted, prefix, step_metric, step_finished, no_step, _ = key
         texts = (*keys, prefix, *(() if step_metric is None else (step_metric,)))
         if not all(type(text) is str and text_of(text) == text for text in texts):
             return None
         start = start_of(prefix)
         names = [start + key for key in keys]
         axis_index = _axis_index(keys, names, step_metric)
-        reductions = [lookup(reduce, key, name) for key, name in zip(keys, names, strict=True)]
+        reductions = [
+            typed or lookup(reduce, key, name)
+            for key, name, typed in zip(keys, names, declared or [None] * len(keys), strict=True)
+        ]
         if self._rule is not None:
             reductions = [self._rule(name) if r is None else r for r, name in zip(reductions, names, strict=True)]
+        has_weight = list(weighted or [False] * len(keys))
         if axis_index is not None:
-            del names[axis_index], reductions[axis_index]
+            del names[axis_index], reductions[axis_index], has_weight[axis_index]
         if (
             not names
             or "histogram" in reductions
@@ -126,8 +127,8 @@ class MetricPlans:
             reductions=tuple(reductions),
             axis=None if axis_index is None else step_metric,
             closes_step=step_finished,
-            has_step=step is not None,
-            has_weights=weight is not None,
+            has_step=not no_step,
+            weighted=tuple(has_weight),
         )
         try:
             template = Template(shape, self._schema, self._schema_message)
@@ -158,17 +159,38 @@ def _axis_index(keys: tuple[str, ...], names: list[str], step_metric: str | None
     return names.index(step_metric) if step_metric in names else None
 
 
-def _weights(weight: Any, keys: tuple[str, ...], prefix: str) -> list[float] | None:
-    """A weight for each key; None where one has none, or one that the rule has to warn of."""
-    if isinstance(weight, Mapping):
-        start = start_of(prefix)
-        numbers = [number_of(lookup(weight, key, start + key)) for key in keys]
-    else:
-        numbers = [number_of(weight)]
-    found = [number for number in numbers if number is not None]
-    if len(found) < len(numbers) or min(found) < 0 or not sum(found) < math.inf:  # a NaN makes the sum NaN
+def _take_apart(
+    metrics: Mapping[str, Any], prefix: str, weight: Any
+) -> tuple[list[float], tuple[str | None, ...], tuple[bool, ...], list[float] | None] | None:
+    """The values of a call with weights or value types, their declared reductions, which have a weight, and these.
+
+    Weights are 0.0 where a value has none. None for what is left to the rule, weights that it has to warn of too.
+    """
+    by_key = isinstance(weight, Mapping)
+    start = start_of(prefix) if by_key else ""
+    given, declared, weights = [], [], []
+    weighted = []
+    for key, value in metrics.items():
+        kind = type(value)
+        reduction = _ONE_NUMBER.get(kind)
+        own = value.weight if kind is Mean else None
+        if own is None and weight is not None:
+            own = lookup(weight, key, start + key) if by_key else weight
+        given.append(value if reduction is None else value.value)
+        declared.append(reduction)
+        weighted.append(own is not None)
+        if own is not None:
+            weights.append(own)
+    numbers = plain_floats([*given, *weights])  # together, so that a device is asked once
+    if numbers is None:
         return None
-    return found if isinstance(weight, Mapping) else found * len(keys)
+    values, found = list(numbers)[: len(given)], list(numbers)[len(given) :]
+    if not found:
+        return values, tuple(declared), tuple(weighted), None
+    if min(found) < 0 or not sum(found) < math.inf:  # a NaN makes the sum NaN
+        return None
+    rest = iter(found)
+    return values, tuple(declared), tuple(weighted), [next(rest) if has else 0.0 for has in weighted]
 
 
 def _on_axis(

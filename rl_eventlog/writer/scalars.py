@@ -32,7 +32,7 @@ def plain_floats(values: Collection[Any]) -> Collection[float] | None:
         try:
             return [_CONVERTERS[type(value)](value) for value in values]
         except _OnDeviceError:
-            return [_CONVERTERS[type(value)](value) for value in fetch_device_scalars(list(values))]
+            return fetch_device_scalars([_unless_on_device(value) for value in values])
     except Exception:  # noqa: BLE001 -- a value's own code may raise anything; the rule takes the call
         return None
 
@@ -54,6 +54,16 @@ def fetch_device_scalars(values: list[Any]) -> list[Any]:
         for index, number in zip(indices, torch.stack(scalars).tolist(), strict=True):
             values[index] = number
     return values
+
+
+def _unless_on_device(value: Any) -> Any:
+    """The float of a plain value, a scalar of a device as it is: no device is asked for a call that has no plan."""
+    try:
+        return _CONVERTERS[type(value)](value)
+    except _OnDeviceError:
+        if value.numel() != 1:
+            raise NotPlainError from None
+        return value
 
 
 def _refuse(value: Any) -> float:

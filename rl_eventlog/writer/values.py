@@ -3,6 +3,7 @@
 Python and numpy numbers, bools, tensors and arrays of one element are scalars; NaN, the infinities
 and None stay four different values. Nested mappings are flattened with ``/``. Lists and longer
 arrays are many values, None among them left out; strings are texts, anything else is skipped.
+A value type other than `Quantiles` around anything but one number is skipped.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from rl_eventlog.value_types import VALUE_TYPES, ValueType
+import pyarrow as pa
+
+from rl_eventlog.value_types import VALUE_TYPES, Mean, Quantiles, ValueType
 
 from .scalars import EXACT_INTEGERS, fetch_device_scalars
 from .text import text_of
 
 LARGE_COUNT = 8192
 """Numbers in 64 KiB."""
+_FLOATS = frozenset({float})
 _INT64 = 1 << 63
 _MAX_DEPTH = 32
 
@@ -39,6 +43,10 @@ class Sorted:
     """Type of each value that is none of the above."""
     declared: dict[str, ValueType] = field(default_factory=dict)
     """Value types that were handed over; what they hold is among the above."""
+    weights: dict[str, Any] = field(default_factory=dict)
+    """Own weights of means."""
+    weight: Any = None
+    """Weight of the call, one or a mapping by key."""
 
     def spread_histograms(self, reduce: Any, start: str) -> None:
         """Make scalars that are to become distributions many values: one, or none where it is null."""
@@ -49,27 +57,47 @@ class Sorted:
                 value = self.scalars.pop(key)
                 self.many[key] = [] if value is None else [value]
 
+    def refuse_many(self) -> None:
+        """Skip what is declared to be one number, or numbers, and is not."""
+        for key, typed in self.declared.items():
+            wants_one = not isinstance(typed, Quantiles)
+            if key in self.texts or (wants_one and (key in self.many or key in self.large)):
+                found = "a text" if key in self.texts else "many values"
+                for values in (self.texts, self.many, self.large):
+                    values.pop(key, None)
+                advice = "give one number, or Quantiles" if wants_one else "give numbers"
+                self.skipped[key] = f"{type(typed).__name__} of {found}: {advice}"
 
-def sort_values(metrics: Any) -> Sorted:
-    """Flatten `metrics`, a mapping, and put each value where it belongs."""
-    result = Sorted()
+
+def sort_values(metrics: Any, weight: Any = None) -> Sorted:
+    """Flatten `metrics`, a mapping, and put each value where it belongs, with `weight`, that of the call."""
+    result = Sorted(weight=weight)
     flat = list(_flatten(metrics, "", (), result))
-    for key, value in _off_device(flat):
+    for key, value in _off_device(flat, result):
         try:
             _sort(key, value, result)
         except Exception:  # noqa: BLE001 -- a value is the user's object: its own code may raise anything
             result.skipped[key] = type(value).__name__
+    result.refuse_many()
     return result
 
 
-def _off_device(flat: list[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
-    """With the scalars of devices as floats."""
+def _off_device(flat: list[tuple[str, Any]], result: Sorted) -> Iterable[tuple[str, Any]]:
+    """With the scalars of devices as floats, those of the weights too."""
     if "torch" not in sys.modules:
         return flat
+    by_key = isinstance(result.weight, Mapping)
+    values = [value for _, value in flat]
     try:
-        return zip([key for key, _ in flat], fetch_device_scalars([value for _, value in flat]), strict=True)
+        given = dict(result.weight) if by_key else {"": result.weight}
+        fetched = iter(fetch_device_scalars([*values, *result.weights.values(), *given.values()]))
+        values = [next(fetched) for _ in values]
+        result.weights = {key: next(fetched) for key in result.weights}
+        given = {key: next(fetched) for key in given}
     except Exception:  # noqa: BLE001 -- a device that fails: each value is tried on its own
         return flat
+    result.weight = given if by_key else given[""]
+    return zip([key for key, _ in flat], values, strict=True)
 
 
 def _flatten(metrics: Any, prefix: str, around: tuple[int, ...], result: Sorted) -> Iterator[tuple[str, Any]]:
@@ -83,6 +111,8 @@ def _flatten(metrics: Any, prefix: str, around: tuple[int, ...], result: Sorted)
         name = prefix + text_of(key)
         if isinstance(value, VALUE_TYPES):
             result.declared[name] = value
+            if isinstance(value, Mean) and value.weight is not None:
+                result.weights[name] = value.weight
             yield name, value.value
         elif type(value) is float or not isinstance(value, Mapping):  # the first is quick, and most are
             yield name, value
@@ -147,6 +177,8 @@ def is_large(values: Any) -> bool:
 
 def copied(values: Any) -> Any:
     """What the caller may change without changing this; from a device, in the CPU's memory."""
+    if isinstance(values, pa.Array):
+        return values
     if hasattr(values, "detach"):
         values = values.detach()
         return values.clone() if values.device.type == "cpu" else values.cpu()
@@ -166,7 +198,10 @@ def numbers(values: Any) -> list[float]:
     Raises:
         TypeError: something in there is no number.
     """
-    return [_float(leaf) for leaf in _leaves(values) if leaf is not None]
+    plain = values.tolist() if hasattr(values, "tolist") else values
+    if isinstance(plain, (list, tuple)) and _FLOATS.issuperset(map(type, plain)):  # most are
+        return list(plain)
+    return [_float(leaf) for leaf in _leaves(plain) if leaf is not None]
 
 
 def _leaves(values: Any) -> Iterator[Any]:

@@ -20,6 +20,7 @@ from rl_eventlog.schema import table
 from rl_eventlog.segment.frames import encode_frame
 from rl_eventlog.segment.template import Shape, Template
 from rl_eventlog.types import Identity
+from rl_eventlog.value_types import Last, Max, Mean, Min, Quantiles, Sum
 from rl_eventlog.writer import metrics as metrics_module
 from rl_eventlog.writer.metrics import MetricPlans
 from rl_eventlog.writer.scalars import fetch_device_scalars, plain_floats
@@ -34,12 +35,13 @@ MESSAGE = SCHEMA.serialize().to_pybytes()
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 9, 20, 63, 64, 65, 129, 1001])
 def test_a_template_writes_what_pyarrow_writes(count: int) -> None:
     names = tuple(f"train/é{index}" for index in range(count))
-    choices = itertools.product((None, "mean"), (None, "tokens"), (False, True), (False, True), (False, True))
-    for reduction, axis, closes_step, has_step, has_weights in choices:
+    choices = itertools.product((None, "mean"), (None, "tokens"), (False, True), (False, True), (0, 1, 3))
+    for reduction, axis, closes_step, has_step, weighted_every in choices:
         reductions = tuple(reduction if index % 2 else None for index in range(count))
-        template = Template(Shape(names, reductions, axis, closes_step, has_step, has_weights), SCHEMA, MESSAGE)
+        weighted = tuple(bool(weighted_every) and index % weighted_every == 0 for index in range(count))
+        template = Template(Shape(names, reductions, axis, closes_step, has_step, weighted), SCHEMA, MESSAGE)
         values = [math.nan, math.inf, -math.inf, -0.0, 5e-324, *range(count)][:count]
-        weights = [index / 7 for index in range(count)] if has_weights else None
+        weights = [index / 7 if has else 0.0 for index, has in enumerate(weighted)] if any(weighted) else None
         step, axis_value = -5 if has_step else None, 1.5 if axis else None
         filled = template.fill(2**40, step, 1_764_547_200_000_001, axis_value, [float(v) for v in values], weights)
         columns: dict[str, list[Any]] = {
@@ -49,7 +51,7 @@ def test_a_template_writes_what_pyarrow_writes(count: int) -> None:
             "axis": [axis] * count,
             "axis_value": [axis_value] * count,
             "value": [float(v) for v in values],
-            "weight": weights or [None] * count,
+            "weight": [index / 7 if has else None for index, has in enumerate(weighted)],
             "reduction": list(reductions),
             "closes_step": [True if closes_step else None] * count,
         }
@@ -67,6 +69,8 @@ NUMBERS = st.one_of(
     st.floats(width=32).map(torch.tensor),
     st.none(),
     st.just("text"),
+    st.builds(Mean, st.floats(), weight=st.one_of(st.none(), st.floats(), st.integers(0, 9))),
+    st.sampled_from([Sum, Max, Min, Last, Quantiles]).flatmap(lambda kind: st.builds(kind, st.floats())),
 )
 WEIGHTS = st.one_of(st.none(), st.floats(), st.dictionaries(KEYS, st.floats()))
 REDUCTIONS = st.one_of(
@@ -74,7 +78,7 @@ REDUCTIONS = st.one_of(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=60)
 @given(
     calls=st.lists(st.dictionaries(KEYS, NUMBERS, max_size=5), min_size=1, max_size=3),
     step=st.one_of(st.none(), st.integers(-3, 3)),
@@ -137,17 +141,31 @@ class DeviceTensor(torch.Tensor):
     def device(self) -> torch.device:  # type: ignore[override]
         return torch.device("cuda", 0)
 
+    @property
+    def is_cpu(self) -> bool:  # type: ignore[override]
+        return False
 
-def test_scalars_of_a_device_move_in_one_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
-    transfers: list[int] = []
+
+@pytest.fixture
+def transfers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many numbers each transfer moved."""
+    found: list[int] = []
     stack = torch.stack
 
     def counting(tensors: list[torch.Tensor]) -> torch.Tensor:
-        transfers.append(len(tensors))
+        found.append(len(tensors))
         return stack(tensors)
 
     monkeypatch.setattr(torch, "stack", counting)
-    values = [torch.tensor(float(i)).as_subclass(DeviceTensor) for i in range(20)]
+    return found
+
+
+def on_device(number: float) -> torch.Tensor:
+    return torch.tensor(number).as_subclass(DeviceTensor)
+
+
+def test_scalars_of_a_device_move_in_one_transfer(transfers: list[int]) -> None:
+    values = [on_device(float(i)) for i in range(20)]
     mixed = [*values, 5, 0.5, torch.tensor(7.0), torch.tensor([1.0, 2.0]).as_subclass(DeviceTensor)]
     fetched = fetch_device_scalars(mixed)
     assert transfers == [20]
@@ -156,6 +174,36 @@ def test_scalars_of_a_device_move_in_one_transfer(monkeypatch: pytest.MonkeyPatc
     assert sort_values(nested).scalars == {"a/b": 3.0, "d": 4.0}
     assert transfers == [20, 2]
     assert plain_floats([*values, torch.tensor(0.5, dtype=torch.bfloat16)]) == [*map(float, range(20)), 0.5]
+
+
+@pytest.mark.parametrize("more", [{}, {"text": "left to the rule"}])
+def test_weights_on_a_device_move_with_the_values(tmp_path: Path, transfers: list[int], more: dict[str, str]) -> None:
+    log = rl_eventlog.EventWriter.open(tmp_path, run="r")
+    metrics = {"a": Mean(on_device(1.0), weight=on_device(5.0)), "b": Mean(on_device(2.0)), "c": on_device(3.0)}
+    weight: Any = {"b": on_device(6.0), "c": on_device(7.0)}
+    log.log_metrics({**metrics, **more}, step=1, weight=weight)
+    assert transfers == [6]
+    log.accumulate(metrics, weight=weight["c"])
+    assert transfers == [6, 5]
+    log.close()
+    rows = RunFiles.open(RunLayout(tmp_path / "r").path).rows("metrics").collect()
+    assert sorted(rows.select("name", "value", "weight").rows()) == [("a", 1.0, 5.0), ("b", 2.0, 6.0), ("c", 3.0, 7.0)]
+
+
+def test_value_types_of_numbers_have_a_plan() -> None:
+    plans = MetricPlans(IDENTITY, Skips())
+    call = {
+        "a": Mean(1.0, weight=3),
+        "b": Mean(2.0),
+        "c": Sum(3),
+        "d": Max(4.0),
+        "e": Min(np.float32(5)),
+        "f": Last(6.0),
+    }
+    rows = plans.rows({**call, "g": 7.0}, 1, 0, "", None, False, None, None)
+    assert rows is not None
+    assert list(rows[4]) == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
+    assert rows[5] == [3.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
 
 
 def test_the_segments_of_a_run_know_no_difference(tmp_path: Path) -> None:

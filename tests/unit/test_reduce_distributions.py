@@ -234,13 +234,24 @@ def test_the_columns_are_as_documented() -> None:
     ).collect()
     numbers = dict.fromkeys(("sum", "mean", "std", "min", "max", *QUANTILES), pl.Float64)
     assert dict(frame.schema) == {
-        **{"role": pl.String, "name": pl.String, "axis": pl.String, "step": pl.Int64, "position": pl.Float64},
-        **{"time": pl.Datetime("us", "UTC"), "count": pl.Int64},
+        "role": pl.String,
+        "name": pl.String,
+        "axis": pl.String,
+        "step": pl.Int64,
+        "position": pl.Float64,
+        "time": pl.Datetime("us", "UTC"),
+        "count": pl.Int64,
         **numbers,
-        **{"ranks": pl.Int32, "attempt": pl.Int32},
-        **{"bin_index": pl.List(pl.Int32), "bin_count": pl.List(pl.Int64)},
-        **{"negative_bin_index": pl.List(pl.Int32), "negative_bin_count": pl.List(pl.Int64)},
-        **{"zero_count": pl.Int64, "gamma": pl.Float64, "edges": pl.List(pl.Float64), "edge_counts": pl.List(pl.Int64)},
+        "ranks": pl.Int32,
+        "attempt": pl.Int32,
+        "bin_index": pl.List(pl.Int32),
+        "bin_count": pl.List(pl.Int64),
+        "negative_bin_index": pl.List(pl.Int32),
+        "negative_bin_count": pl.List(pl.Int64),
+        "zero_count": pl.Int64,
+        "gamma": pl.Float64,
+        "edges": pl.List(pl.Float64),
+        "edge_counts": pl.List(pl.Int64),
     }
     assert frame["time"].item() == at(9)
 

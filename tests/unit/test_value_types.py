@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+import torch
 
-from rl_eventlog import EventWriter, Last, Max, Mean, Min, Quantiles, Run, Sum
+from rl_eventlog import EventWriter, Last, Max, Mean, Min, Quantiles, Run, Sum, merge_ranks
 
 
 def logged(tmp_path: Path, ranks: list[dict[str, Any]], **options: Any) -> Run:
@@ -41,7 +44,7 @@ def test_a_type_wins_over_reduce_and_weight(tmp_path: Path) -> None:
 def test_quantiles_and_histogram_become_distributions(tmp_path: Path, value: Any, options: Any) -> None:
     run = logged(tmp_path, [{"q": value, "a": 1.0}, {"q": Quantiles([3.0, 4.0]), "a": 1.0}], **options)
     assert values(run) == {"a": 1.0}
-    assert run.distributions().select(pl.col("name"), pl.col("count")).sort("count").collect().rows() == [
+    assert run.distributions(ranks="each").select("name", "count").sort("count").collect().rows() == [
         ("q", 1),
         ("q", 2),
     ]
@@ -107,9 +110,137 @@ def test_an_odd_reduction_costs_no_row(tmp_path: Path) -> None:
 
 def test_the_axis_of_a_histogram_stays_its_axis(tmp_path: Path) -> None:
     run = logged(tmp_path, [{"len": 5.0, "tokens": 100.0}], step_metric="tokens", reduce="histogram")
-    assert run.distributions().select("name", "axis", "axis_value").collect().rows() == [("len", "tokens", 100.0)]
+    assert run.distributions().select("name", "axis", "position").collect().rows() == [("len", "tokens", 100.0)]
 
 
 def test_one_bad_key_of_many_values_costs_no_other(tmp_path: Path) -> None:
     accumulated(tmp_path, ({"bad": Quantiles(["x"] * 9000), "good": Quantiles([1.0] * 9000)}, 1.0))
     assert Run(tmp_path / "r").distributions().select("name", "count").collect().rows() == [("good", 9000)]
+
+
+def test_a_mean_without_a_weight_has_the_calls(tmp_path: Path) -> None:
+    metrics = {"a": Mean(1.0), "b": Mean(1.0, weight=2), "s": Sum(1.0)}
+    with EventWriter.open(tmp_path, run="r") as log:
+        log.log_metrics(metrics, 1, weight=3.0)
+        log.log_metrics({**metrics, "t": "left to the rule"}, 2, weight={"a": 3.0})
+        log.accumulate(metrics, weight=3.0)
+        log.accumulate({"a": Mean(5.0)})
+        log.log_accumulated(3)
+    rows = Run(tmp_path / "r").metrics(ranks="each").select("step", "name", "value", "weight").collect().rows()
+    assert sorted(rows, key=str) == [
+        *((1, "a", 1.0, 3.0), (1, "b", 1.0, 2.0), (1, "s", 1.0, 3.0)),
+        *((2, "a", 1.0, 3.0), (2, "b", 1.0, 2.0), (2, "s", 1.0, None)),
+        *((3, "a", 2.0, 4.0), (3, "b", 1.0, 2.0), (3, "s", 1.0, None)),
+    ]
+
+
+MANY = [[1.0, 2.0], [1.0], np.ones(3), np.ones(9000), (1.0, 2.0), "many"]
+
+
+@pytest.mark.parametrize("value", MANY, ids=["list", "list of one", "array", "large array", "tuple", "text"])
+@pytest.mark.parametrize("kind", [Mean, Sum, Max, Min, Last])
+def test_many_values_where_one_number_is_declared_are_skipped_by_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: Any, value: Any
+) -> None:
+    with EventWriter.open(tmp_path, run="r") as log:
+        log.log_metrics({"bad": kind(value), "good": 1.0}, step=1)
+        log.accumulate({"bad": kind(value), "sum": Sum(2.0)})
+        log.log_accumulated(1)
+    run, found = Run(tmp_path / "r"), "a text" if isinstance(value, str) else "many values"
+    assert values(run) == {"good": 1.0, "sum": 2.0}
+    assert run.distributions().collect().height == run.markers("bad").collect().height == 0
+    reason = f"{kind.__name__} of {found}: give one number, or Quantiles"
+    messages = [record.getMessage() for record in caplog.records if "bad" in record.getMessage()]
+    assert messages == [f"rl-eventlog skips 'bad' ({why}): {reason}" for why in ("values skipped", "not accumulated")]
+    assert merge_ranks([{"bad": kind(value)}]) == {}
+
+
+class TokenMean(Mean):
+    """What a training may build on a value type."""
+
+
+class Total(Sum):
+    """As above."""
+
+
+class Lengths(Quantiles):
+    """As above."""
+
+
+def test_a_subclass_works_like_its_base(tmp_path: Path) -> None:
+    for rank, tokens in enumerate([1, 3]):
+        with EventWriter.open(tmp_path, run="r", rank=rank, world_size=2, launch_id="one") as log:
+            mine = {"loss": TokenMean(float(rank), weight=tokens), "n": Total(tokens), "len": Lengths([tokens, 5])}
+            log.log_metrics(mine, 1)
+            log.accumulate(mine)
+            log.accumulate(mine)
+            log.log_accumulated(2)
+    run = Run(tmp_path / "r")
+    assert run.metrics().select("step", "name", "value").sort("step", "name").collect().rows() == [
+        *((1, "loss", 0.75), (1, "n", 4.0)),
+        *((2, "loss", 0.75), (2, "n", 8.0)),
+    ]
+    assert run.distributions().select("step", "count", "sum").collect().rows() == [(1, 4, 14.0), (2, 8, 28.0)]
+
+
+class Watched:
+    """Many numbers that are slow to look at: meanwhile another thread has to get on."""
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        self.meanwhile = meanwhile
+        self.got_on = False
+
+    def __len__(self) -> int:
+        return 9000
+
+    def copy(self) -> Watched:
+        return self
+
+    def tolist(self) -> list[float]:
+        other = threading.Thread(target=self.meanwhile, daemon=True)
+        other.start()
+        other.join(30)
+        self.got_on = not other.is_alive()
+        return [2.0] * 9000
+
+
+def test_many_values_do_not_hold_other_threads_up(tmp_path: Path) -> None:
+    with EventWriter.open(tmp_path, run="r") as log:
+        watched = Watched(lambda: log.accumulate({"n": Sum(1)}))
+        log.accumulate({"q": Quantiles(watched)})
+        log.log_accumulated(1)
+    assert watched.got_on
+    run = Run(tmp_path / "r")
+    assert values(run) == {"n": 1.0}
+    assert run.distributions().select("count", "sum").collect().rows() == [(9000, 18000.0)]
+
+
+PARTS = [
+    np.arange(20_000, dtype=np.float32).reshape(100, 200),
+    torch.arange(9_000, dtype=torch.bfloat16),
+    [*range(10_000), True, 2**80, 1e300],
+    [[1.0, None], [np.float32(2.0)]],
+    (3.0, 4.0),
+    np.float64(5.0),
+    None,
+]
+
+
+def test_parts_of_any_kind_are_gathered_as_they_would_be_logged(tmp_path: Path) -> None:
+    with EventWriter.open(tmp_path, run="r") as log:
+        for part in PARTS:
+            log.accumulate({"all": Quantiles(part)})
+        log.log_accumulated(1)
+    (row,) = Run(tmp_path / "r").distributions().collect().to_dicts()
+    assert row["count"] == 20_000 + 9_000 + 10_003 + 2 + 2 + 1
+    assert row["max"] == 1e300
+    assert row["zero_count"] == 3
+
+
+def test_a_caller_may_change_its_array_after_the_call(tmp_path: Path) -> None:
+    array = np.ones(20_000)
+    with EventWriter.open(tmp_path, run="r") as log:
+        log.accumulate({"q": Quantiles(array)})
+        array[:] = 7.0
+        log.log_accumulated(1)
+    assert Run(tmp_path / "r").distributions().select("sum", "max").collect().rows() == [(20_000.0, 1.0)]
