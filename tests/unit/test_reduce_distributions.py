@@ -123,11 +123,16 @@ def test_bins_and_merged_quantiles_are_those_of_the_ddsketch_package(values: Val
         assert found[name] == pytest.approx(whole.get_quantile_value(q), rel=close), name
 
 
-@pytest.mark.parametrize("values", [[2.0], [0.0], [-3.0], [1.0, 3.0], [0.1] * 7, [INF], [-5e-324]], ids=str)
+@pytest.mark.parametrize("values", [[2.0], [0.0], [-3.0], [1.001, 3.0], [0.1] * 7, [INF], [-5e-324]], ids=str)
 def test_lowest_highest_and_equal_values_are_exact(values: list[float]) -> None:
     (found,) = merged(ranks(values))
     expected = [values[0] if len(set(values)) == 1 else np.quantile(values, q) for q in QUANTILES.values()]
     assert [found[name] for name in QUANTILES] == pytest.approx(expected, rel=1e-15, abs=0)
+
+
+def test_quantiles_lie_between_the_lowest_and_the_highest_value() -> None:
+    (found,) = merged(ranks(np.linspace(1.0001, 1.0005, 11), np.linspace(1.0001, 1.0005, 7)))
+    assert all(1.0001 <= found[name] <= 1.0005 for name in QUANTILES)
 
 
 def test_one_value_a_rank_gives_exact_quantiles() -> None:
@@ -187,7 +192,7 @@ def test_a_replica_counts_once_with_its_lowest_rank_that_has_values() -> None:
 
 def test_rows_with_other_bins_than_the_lowest_rank_are_left_out_and_reported() -> None:
     other = row([10.0, 20.0], gamma=1.5)
-    logged = [(Writer("w0", rank=0), row([])), (Writer("w2", rank=2), other), *ranks([], [1.0, 2.0])[1:]]
+    logged = [(Writer("w0", rank=0), row([], gamma=3.0)), (Writer("w2", rank=2), other), *ranks([], [1.0, 2.0])[1:]]
     (found,) = merged(logged)
     assert (found["count"], found["max"], found["gamma"], found["ranks"]) == (2, 2.0, GAMMA, 3)
     assert warnings_of(logged) == [
