@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from ddsketch import DDSketch
 
-from rl_eventlog import EventWriter, Quantiles, Run, Runs, reduce
+from rl_eventlog import EventWriter, Quantiles, Run, Runs, maintain, reduce
 from rl_eventlog.types import MAX_BINS
 from rl_eventlog.writer.distributions import GAMMA, RELATIVE_ERROR, given_histogram, sketch
 from tests.support.rows import Writer, at, identities_of, rows_of
@@ -310,6 +310,9 @@ def test_histograms_of_several_ranks_are_read_with_their_quantiles(tmp_path: Pat
         *((2, 1), (2, 600)),
     ]
     assert Runs(tmp_path).distributions("acc").select("run", "count").collect().rows() == [("r", 1200)]
+    before = run.distributions().collect()
+    maintain.compact(run.path)
+    assert run.refresh().distributions().collect().equals(before)
     with pytest.raises(ValueError, match="'reduced', 'each'"):
         run.distributions(ranks="all")  # type: ignore[arg-type]
 

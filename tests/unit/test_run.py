@@ -153,10 +153,15 @@ def test_samples_of_the_latest_attempt_hold(run: Run) -> None:
     assert run.samples(attempts="all").collect().height == 4
 
 
-@pytest.mark.parametrize("table", ["samples", "markers", "gpu_samples", "artifacts", "distributions"])
+@pytest.mark.parametrize("table", ["samples", "markers", "gpu_samples", "artifacts"])
 def test_other_tables_have_their_columns_and_the_attempt(run: Run, table: str) -> None:
     frame: pl.LazyFrame = getattr(run, table)()
     assert frame.collect().columns == [*table_schema(table).sealed.names, "attempt"]
+
+
+def test_distributions_of_each_rank_have_the_columns_of_the_table_and_the_attempt(run: Run) -> None:
+    frame = run.distributions(ranks="each", attempts="all")
+    assert frame.collect().columns == [*table_schema("distributions").sealed.names, "attempt"]
 
 
 def test_a_frontier_limits_what_is_seen(run: Run) -> None:
