@@ -49,8 +49,16 @@ class RankRows:
 
     def take(self, rows: Array) -> RankRows:
         """The rows at these places."""
-        columns = (getattr(self, name) for name in self.__slots__)
-        return RankRows(*(None if column is None else column[rows] for column in columns))
+        return RankRows(
+            series=self.series[rows],
+            position_keys=self.position_keys[rows],
+            step=self.step[rows],
+            time=self.time[rows],
+            value=self.value[rows],
+            known=None if self.known is None else self.known[rows],
+            weight=None if self.weight is None else self.weight[rows],
+            reduction=self.reduction[rows],
+        )
 
     def last_of_series(self) -> RankRows:
         """Of each series the rows with a value at its highest position; those without position are the lowest."""
