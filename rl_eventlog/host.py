@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,12 @@ def process_start(pid: int) -> int | None:
     """Start of a process in clock ticks since boot; None where it is gone, not to be seen, or a zombie."""
     fields = _stat_fields(pid)
     return None if not fields or fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def process_age(pid: int) -> float | None:
+    """Seconds since a process was started, also those in which the machine slept; None where it is not to be seen."""
+    start = process_start(pid)
+    return None if start is None else time.clock_gettime(time.CLOCK_BOOTTIME) - start / os.sysconf("SC_CLK_TCK")
 
 
 def parent_of(pid: int) -> int | None:

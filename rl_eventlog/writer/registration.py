@@ -8,11 +8,12 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +27,7 @@ from rl_eventlog.layout import LAYOUT_VERSION, RunLayout, escape_run_name
 from rl_eventlog.types import FORMAT_VERSION, Identity
 
 from .mounts import file_system
+from .restarts import counted_on_disk
 from .whoami import LAUNCH_VARIABLE, WhoAmI
 
 Resume = Literal["allow", "never", "must"]
@@ -102,6 +104,7 @@ def register(
     """
     layout = RunLayout(path)
     try:
+        who = replace(who, launch=counted_on_disk(layout, who.launch))
         seen = _launches_seen(layout, who)
         _check_resume(path, run, resume, seen)
         for folder in (layout.launches, layout.writers):
@@ -271,7 +274,8 @@ def _place_warnings(path: Path, run: str) -> list[str]:
     if "/ray/session_" in str(path):
         warnings.append(f"{path} lies in Ray's session folder, which Ray removes: pass an absolute root")
     task = os.environ.get("SLURM_ARRAY_TASK_ID")
-    if task and task not in run:
+    # as a number of its own: task 1 is not in run-17, nor in qwen-1.5b
+    if task and not re.search(rf"(?<!\d)(?<!\d\.)0*{re.escape(task)}(?![0-9A-Za-z])(?!\.\d)", run):
         warnings.append(f"all tasks of the array job write to one run, {run!r}: put SLURM_ARRAY_TASK_ID in its name")
     return warnings
 

@@ -40,6 +40,8 @@ class LaunchId:
     source: str
     restart_count: int | None = None
     restart_source: str | None = None
+    rank_pid: int | None = None
+    """The process that torchrun started, where `restarts.counted_on_disk` has to count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +143,16 @@ def _launch(env: Mapping[str, str], ray: RayContext | None, rank: Rank) -> Launc
     mpi = next((env[name] for name in _MPI_JOBS if env.get(name)), None) if rank.source == "mpi" else None
     if mpi:  # mpirun's daemons are Slurm steps of their own, on all nodes but the first
         return LaunchId(f"mpi-{'.'.join(filter(None, (job, mpi)))}-r{restarts}", "mpi", restarts, "SLURM_RESTART_COUNT")
-    if job and step:
+    if job and step and not _is_alone(env, rank):
         return LaunchId(f"slurm-{job}.{step}-r{restarts}", "slurm", restarts, "SLURM_RESTART_COUNT")
     if rank.world_size is not None and rank.world_size > 1:
         return _launch_of_several(env)
     return LaunchId(f"process-{process_key()}", "process")
+
+
+def _is_alone(env: Mapping[str, str], rank: Rank) -> bool:
+    """Whether the step is one process, or a shell where people start one after another: then the step says nothing."""
+    return env.get("SLURM_STEP_NUM_TASKS") == "1" and rank.world_size in (1, None)
 
 
 def _launch_of_several(env: Mapping[str, str]) -> LaunchId:
@@ -156,26 +163,36 @@ def _launch_of_several(env: Mapping[str, str]) -> LaunchId:
 
 
 def _meeting_point(env: Mapping[str, str]) -> str:
+    """Where processes meet. A requeued job has its old id, and often its old first node and port."""
     address = f"{env.get('MASTER_ADDR', '')}:{env.get('MASTER_PORT', '')}"
-    return "-".join(filter(None, (address, env.get("SLURM_JOB_ID"))))
+    return "-".join(filter(None, (address, env.get("SLURM_JOB_ID"), env.get("SLURM_RESTART_COUNT"))))
 
 
-def _torchrun_agent() -> int:
-    """The nearest ancestor that torchrun did not start: there may be shells and wrappers between."""
-    pid = os.getppid()
-    while "TORCHELASTIC_RUN_ID" in environment_names(pid) and (parent := parent_of(pid)):
-        pid = parent
-    return pid
+def _torchrun_processes() -> tuple[int, int]:
+    """The agent, which is the nearest ancestor that torchrun did not start, and what it started for this rank.
+
+    There may be shells and wrappers between that and us.
+    """
+    rank, agent = os.getpid(), os.getppid()
+    while "TORCHELASTIC_RUN_ID" in environment_names(agent) and (parent := parent_of(agent)):
+        rank, agent = agent, parent
+    return agent, rank
 
 
 def _torchelastic_launch(env: Mapping[str, str]) -> LaunchId:
-    """`none` is torchrun's default id and says nothing: then the agent's process does, or its address."""
-    run_id = env["TORCHELASTIC_RUN_ID"]
-    restarts = _number(env, "TORCHELASTIC_RESTART_COUNT") or 0
-    if run_id == "none":
-        several_nodes = (_number(env, "WORLD_SIZE") or 1) > (_number(env, "LOCAL_WORLD_SIZE") or 1)
-        run_id = _meeting_point(env) if several_nodes else process_key(_torchrun_agent())
-    return LaunchId(f"torchelastic-{run_id}-r{restarts}", "torchelastic", restarts, "TORCHELASTIC_RESTART_COUNT")
+    """On one node its agent, on several where they meet and how many they are; the disk counts from there.
+
+    The run id alone will not do: it may be given to a second torchrun too, and `none` is the default.
+    """
+    agent, rank_pid = _torchrun_processes()
+    world_size = _number(env, "WORLD_SIZE") or 1
+    if world_size > (_number(env, "LOCAL_WORLD_SIZE") or 1):
+        own, restarts, counter = f"{_meeting_point(env)}-w{world_size}", 0, "launches"
+    else:
+        own, counter = process_key(agent), "TORCHELASTIC_RESTART_COUNT"
+        restarts = _number(env, counter) or 0
+    launch_id = f"torchelastic-{env['TORCHELASTIC_RUN_ID']}-{own}-r{restarts}"
+    return LaunchId(launch_id, "torchelastic", restarts, counter, rank_pid)
 
 
 def _default_run(env: Mapping[str, str], ray: RayContext | None) -> str | None:

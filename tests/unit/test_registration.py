@@ -382,6 +382,24 @@ class TestPlaces:
         enter(small_disk, "run-17").close()
         assert "SLURM_ARRAY_TASK_ID" not in caplog.text
 
+    @pytest.mark.parametrize("run", ["qwen-1.5b-{task}", "t{task}", "run-0{task}", "{task}_lr", "grid.{task}"])
+    def test_the_name_of_a_run_that_holds_the_array_task_is_fine(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, run: str
+    ) -> None:
+        monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "1")
+        caplog.set_level(logging.WARNING, "rl_eventlog")
+        enter(tmp_path, run.format(task=1)).close()
+        assert "SLURM_ARRAY_TASK_ID" not in caplog.text
+
+    @pytest.mark.parametrize("run", ["qwen-1.5b", "qwen-2.1b", "run-17", "run-21", "llama-1b"])
+    def test_digits_of_other_numbers_in_the_name_are_not_the_array_task(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, run: str
+    ) -> None:
+        monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "1")
+        caplog.set_level(logging.WARNING, "rl_eventlog")
+        enter(tmp_path, run).close()
+        assert "put SLURM_ARRAY_TASK_ID in its name" in caplog.text
+
     def test_rows_wait_in_memory_while_the_disk_is_full(
         self, small_disk: Path, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -123,22 +124,40 @@ def test_a_variable_that_is_no_number_is_named() -> None:
 
 
 class TestLaunch:
-    def test_torchelastic_id_and_restart_count(self) -> None:
-        assert identity(TORCHRUN).launch == LaunchId(
-            "torchelastic-job-7-r2", "torchelastic", 2, "TORCHELASTIC_RESTART_COUNT"
-        )
+    def test_ranks_of_torchrun_on_several_nodes_share_where_they_meet_and_how_many_they_are(self) -> None:
+        first = identity(TORCHRUN).launch
+        assert first == LaunchId("torchelastic-job-7-node-0:29500-w8-r0", "torchelastic", 0, "launches", os.getpid())
+        other_agent = {"RANK": "0", "GROUP_RANK": "0", "TORCHELASTIC_RESTART_COUNT": "0"}
+        assert identity(TORCHRUN | other_agent).launch == first
+        assert identity(TORCHRUN | {"WORLD_SIZE": "6"}).launch.id == "torchelastic-job-7-node-0:29500-w6-r0"
 
-    def test_torchruns_default_id_none_on_several_nodes_is_the_meeting_point(self) -> None:
-        env = TORCHRUN | {"TORCHELASTIC_RUN_ID": "none"}
-        assert identity(env).launch.id == "torchelastic-node-0:29500-r2"
-        assert identity(env | ALLOCATION).launch.id == "torchelastic-node-0:29500-4711-r2"
-        assert identity(env | {"RANK": "0", "GROUP_RANK": "0"}).launch.id == "torchelastic-node-0:29500-r2"
+    def test_a_requeued_job_is_another_launch_also_with_the_rendezvous_id_of_the_job(self) -> None:
+        env = TORCHRUN | ALLOCATION | {"TORCHELASTIC_RUN_ID": "4711"}
+        assert identity(env).launch.id == "torchelastic-4711-node-0:29500-4711-w8-r0"
+        requeued = identity(env | {"SLURM_RESTART_COUNT": "1"}).launch
+        assert requeued.id == "torchelastic-4711-node-0:29500-4711-1-w8-r0"
+
+    def test_torchrun_on_one_node_is_its_agent_and_what_that_counts(self) -> None:
+        env = TORCHRUN | {"WORLD_SIZE": "4", "RANK": "1"}
+        agent = process_key(os.getppid())
+        assert identity(env).launch == LaunchId(
+            f"torchelastic-job-7-{agent}-r2", "torchelastic", 2, "TORCHELASTIC_RESTART_COUNT", os.getpid()
+        )
+        assert identity(env | {"TORCHELASTIC_RUN_ID": "none"}).launch.id == f"torchelastic-none-{agent}-r2"
 
     def test_slurm_job_step_and_restart_count(self) -> None:
         assert identity(SRUN).launch == LaunchId("slurm-4711.0-r0", "slurm", 0, "SLURM_RESTART_COUNT")
         again = identity(SRUN | {"SLURM_RESTART_COUNT": "1", "SLURM_PROCID": "0"}).launch
         assert again == LaunchId("slurm-4711.0-r1", "slurm", 1, "SLURM_RESTART_COUNT")
         assert identity(SRUN | {"SLURM_STEP_ID": "1"}).launch.id == "slurm-4711.1-r0"
+
+    def test_in_a_step_of_one_task_each_process_is_its_own_launch(self) -> None:
+        one_task = SRUN | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", "SLURM_PTY_PORT": "40001"}
+        assert identity(one_task).launch == LaunchId(f"process-{process_key()}", "process")
+        several = one_task | {"SLURM_STEP_NUM_TASKS": "8"}  # srun from within that shell inherits its port
+        assert identity(several).launch.id == "slurm-4711.0-r0"
+        ranks = one_task | {"RANK": "1", "WORLD_SIZE": "2"}  # spawned by the one task
+        assert identity(ranks).launch.id == "slurm-4711.0-r0"
 
     def test_mpi_ranks_share_their_job_whether_or_not_slurm_calls_them_a_step(self) -> None:
         first = identity(OPEN_MPI | ALLOCATION).launch
@@ -151,6 +170,8 @@ class TestLaunch:
         address = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "23456", "WORLD_SIZE": "2"}
         first, second = (identity(address | {"RANK": rank}).launch for rank in "01")
         assert first == second == LaunchId("master-10.0.0.1:23456", "master")
+        requeued = address | {"RANK": "0", "SLURM_JOB_ID": "4711", "SLURM_RESTART_COUNT": "2"}
+        assert identity(requeued).launch.id == "master-10.0.0.1:23456-4711-2"
         first, second = (identity({}, rank=rank, world_size=2).launch for rank in (0, 1))
         assert first == second
         assert first.source == "parent"

@@ -1,0 +1,59 @@
+"""Which start of torchrun this is, where its own counter does not say so.
+
+- torchrun's counter holds on one node, and for failures only. On several nodes each agent counts the
+  failures of its own ranks, and a node that joins or leaves counts nowhere.
+- What the ranks of one start share is when they were started. The first to open makes the file of the
+  launch; the others find it no older than themselves, however late they come. One that is older is of
+  a start before.
+- No two clocks are compared: the age of a file is the file system's, that of a process its machine's.
+  Where the file system takes its times from the nodes, as Lustre does, their clocks must agree within
+  `_TOGETHER_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from itertools import count
+
+from rl_eventlog.durable import temporary_path
+from rl_eventlog.host import process_age
+from rl_eventlog.layout import RunLayout
+
+from .whoami import LaunchId
+
+_TOGETHER_SECONDS = 15.0
+"""Ranks of one start are started this close together. A start that follows the opening of the one before as closely
+counts as the same, in which ranks came back: all rows stay in view, where one start taken for two would hide some."""
+
+
+def counted_on_disk(layout: RunLayout, launch: LaunchId) -> LaunchId:
+    """The launch with its restarts counted; as it is where its launcher needs no help.
+
+    The launches of one stem are numbered without holes, so the youngest is the one to look at.
+
+    Raises:
+        OSError: the folder of launches cannot be read or written.
+    """
+    age = None if launch.rank_pid is None else process_age(launch.rank_pid)
+    if age is None:
+        return launch
+    stem = launch.id.rpartition("-r")[0]
+    made: float | None = None
+    for restarts in count(launch.restart_count or 0):  # pragma: no branch -- ends at the first that is not there
+        following = replace(launch, id=f"{stem}-r{restarts}", restart_count=restarts)
+        try:
+            found, made = following, layout.launch(following.id).stat().st_mtime
+        except FileNotFoundError:
+            break
+    return following if made is None or _now(layout) - made > age + _TOGETHER_SECONDS else found
+
+
+def _now(layout: RunLayout) -> float:
+    """The time by which the file system dates the files of launches."""
+    path = temporary_path(layout.launches)
+    with path.open("xb") as file:
+        try:
+            return os.fstat(file.fileno()).st_mtime
+        finally:
+            path.unlink()
