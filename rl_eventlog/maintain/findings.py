@@ -36,6 +36,9 @@ REMEDIES = {
     "bad weight": "rows with such a weight count in no mean: correct weight=",
     "replicas differ": "ranks of one data_rank should log the same: the lowest rank's value counts",
     "resume step differs": "give resume_step= the same in all ranks: the lowest hides what older attempts have",
+    "restart order": "nothing, if the curves are right; else give each start an RLEVENTLOG_LAUNCH_ID of its own",
+    "launch again": 'give each start an RLEVENTLOG_LAUNCH_ID of its own; attempts="all" shows what is hidden',
+    "launches overlap": "give one job one RLEVENTLOG_LAUNCH_ID in all its processes, two jobs two roles or two runs",
     "hparam changed": "nothing, if it was meant: the newest value counts",
     "hparam differs": "nothing, if it was meant: ranks logged different values",
 }

@@ -77,10 +77,8 @@ def order_launches(writers: Mapping[str, WriterFacts]) -> list[Launch]:
         launch: next((facts.restart_count for facts in members if facts.restart_count is not None), None)
         for launch, members in by_launch.items()
     }
-    # Restart counters compare only among launches of one launcher; they stand where its first stands.
-    launcher = {
-        launch: launch if restarts[launch] is None else launch.rpartition("-r")[0] or launch for launch in by_launch
-    }
+    # Launches of one launcher stand where its first stands.
+    launcher = {launch: launcher_of(launch, restarts[launch]) for launch in by_launch}
     begun: dict[tuple[int, str], datetime] = {}
     for launch in by_launch:
         group = (seen[launch], launcher[launch])
@@ -94,6 +92,11 @@ def order_launches(writers: Mapping[str, WriterFacts]) -> list[Launch]:
         Launch(launch, attempt, started[launch], restarts[launch])
         for attempt, launch in enumerate(sorted(by_launch, key=key), start=1)
     ]
+
+
+def launcher_of(launch: str, restart_count: int | None) -> str:
+    """What launches have in common whose restart counters can be compared."""
+    return launch if restart_count is None else launch.rpartition("-r")[0] or launch
 
 
 def _older_launches(by_launch: Mapping[str, list[WriterFacts]], started: Mapping[str, datetime]) -> dict[str, int]:

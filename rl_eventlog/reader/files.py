@@ -24,6 +24,7 @@ from rl_eventlog.types import Identity, Span
 
 from .attempts import IDENTITIES, Launch, Standing, order_launches, standings
 from .by_writer import NameFilter, rows_by_writer
+from .contradictions import Contradiction, contradictions
 from .facts import Problem, WriterFacts, facts_of_documents, facts_of_segment, latest, read_documents
 from .segments import TableFiles, event_files, look, rows
 
@@ -177,6 +178,10 @@ class RunFiles:
     def standings(self) -> list[Standing]:
         """Of each writer its attempt, rank and incarnation."""
         return standings(self.writers, self.launches)
+
+    def contradictions(self) -> list[Contradiction]:
+        """Launches that contradict the order in which they are attempts."""
+        return contradictions(self.writers, self.launches)
 
     def identities(self) -> pl.DataFrame:
         """The standings as a frame, one row a writer."""

@@ -94,7 +94,8 @@ class Run(Tables):
         Returns:
             `kind, role, name, detail`. Kinds: `changed_reduction`, `unknown_reduction`, `bad_weight`,
             `replicas_differ`, `bins_differ` (rows of `distributions` that are left out), `hparam_changed`,
-            `hparam_differs`, `resume_step_differs`.
+            `hparam_differs`, `resume_step_differs`; of launches (`name` is null) `restart_order`,
+            `launch_again`, `launches_overlap`.
         """
         merged = reduce.merge_metrics(self._read_metrics(), self._identities)
         return self._with_other_warnings(merged)
@@ -121,7 +122,9 @@ class Run(Tables):
             reduce.hparam_warnings(reduce.identify(self.files.rows("hparams"), self._identities)),
             reduce.resume_warnings(self._identities),
         ]
-        return pl.concat([merged.warnings, *pl.collect_all(found)])
+        launches = [(kind, role, None, detail) for kind, role, detail in self.files.contradictions()]
+        others = [*pl.collect_all(found), pl.DataFrame(launches, schema=merged.warnings.schema, orient="row")]
+        return pl.concat([merged.warnings, *others])
 
     def _look(self, files: RunFiles) -> None:
         self.files = files
