@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from itertools import count
 
 from rl_eventlog.durable import temporary_path
 from rl_eventlog.host import process_age
@@ -38,15 +37,21 @@ def counted_on_disk(layout: RunLayout, launch: LaunchId) -> LaunchId:
     age = None if launch.rank_pid is None else process_age(launch.rank_pid)
     if age is None:
         return launch
-    stem = launch.id.rpartition("-r")[0]
-    made: float | None = None
-    for restarts in count(launch.restart_count or 0):  # pragma: no branch -- ends at the first that is not there
-        following = replace(launch, id=f"{stem}-r{restarts}", restart_count=restarts)
-        try:
-            found, made = following, layout.launch(following.id).stat().st_mtime
-        except FileNotFoundError:
-            break
-    return following if made is None or _now(layout) - made > age + _TOGETHER_SECONDS else found
+    stem, restarts = launch.id.rpartition("-r")[0], launch.restart_count or 0
+    youngest: float | None = None
+    while (made := _made(layout, f"{stem}-r{restarts}")) is not None:
+        youngest, restarts = made, restarts + 1
+    if youngest is not None and _now(layout) - youngest <= age + _TOGETHER_SECONDS:
+        restarts -= 1
+    return replace(launch, id=f"{stem}-r{restarts}", restart_count=restarts)
+
+
+def _made(layout: RunLayout, launch: str) -> float | None:
+    """When the file of a launch was made, by the file system's clock; None where there is none."""
+    try:
+        return layout.launch(launch).stat().st_mtime
+    except FileNotFoundError:
+        return None
 
 
 def _now(layout: RunLayout) -> float:

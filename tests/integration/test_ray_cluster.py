@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from rl_eventlog import Run
+from tests.reference_job.environments import raylet_inside_slurm
 from tests.support.cli import Result, rleventlog, rleventlog_process
 from tests.support.small_runs import of_newer_version, two_ranks
 
@@ -88,6 +89,33 @@ assert all(ray.get([actor.close.remote() for actor in actors]))
 print(json.dumps(lives))
 """
 
+#: Logs steps FIRST to LAST of two actors that nobody gives a rank.
+AGAIN = """
+import os, sys
+import ray
+from rl_eventlog import EventWriter
+
+@ray.remote(num_cpus=0.1)
+class Trainer:
+    def __init__(self, root):
+        assert os.environ["SLURM_PROCID"] and os.environ["PMI_RANK"], "of the raylet"
+        self.log = EventWriter.open(root, run="again", capture_diff=False)
+
+    def step(self, step, tokens):
+        self.log.log_metrics({"tokens": tokens}, step=step, reduce={"tokens": "sum"}, step_finished=True)
+
+    def close(self):
+        return self.log.close(60).ok
+
+root, first, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+ray.init(log_to_driver=False)
+actors = [Trainer.options(resources={node: 1}).remote(root) for node in ("one", "two")]
+for step in range(first, last):
+    ray.get([actor.step.remote(step, 100 + 10 * number + step) for number, actor in enumerate(actors)])
+assert all(ray.get([actor.close.remote() for actor in actors]))
+print("done")
+"""
+
 RAY_DATA = """
 import sys
 import ray
@@ -115,7 +143,7 @@ def python(code: str, *arguments: object, address: str) -> str:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """Of a cluster of two nodes on this machine."""
+    """Of a cluster of two nodes on this machine, whose raylets Slurm started."""
     pytest.importorskip("ray")
     with subprocess.Popen(
         [sys.executable, "-c", CLUSTER],
@@ -123,7 +151,7 @@ def address() -> Iterator[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, **QUIET},
+        env={**os.environ, **QUIET, **raylet_inside_slurm()},
     ) as cluster:
         assert cluster.stdout is not None
         yield next(line.split()[1] for line in cluster.stdout if line.startswith("address "))
@@ -153,6 +181,19 @@ def test_actors_that_died_and_came_back_are_the_same_ranks(job: tuple[Path, list
         mine = rows.filter(rows["rank"] == number).sort("step")
         assert mine["step"].to_list() == list(range(STEPS))
         assert set(mine["writer"]) == lives
+
+
+def test_a_driver_restarted_on_a_living_cluster_is_a_second_attempt(address: str, tmp_path: Path) -> None:
+    python(AGAIN, tmp_path, 0, 4, address=address)
+    python(AGAIN, tmp_path, 2, 6, address=address)
+    run = Run(tmp_path / "again")
+    columns = ["step", "attempt", "ranks", "value"]
+    rows = run.metrics("tokens", role="Trainer").select(columns).collect().rows()
+    assert rows == [(step, 1 if step < 2 else 2, 2, 210.0 + 2 * step) for step in range(6)]
+    every = run.metrics("tokens", attempts="all").select("step", "attempt").collect().rows()
+    assert every == sorted([(step, 1) for step in range(4)] + [(step, 2) for step in range(2, 6)])
+    assert {(rank.rank, rank.role) for rank in run.info.ranks} == {(None, "Trainer")}
+    assert run.warnings().is_empty()
 
 
 def test_what_a_controller_merged_is_what_reading_merges(job: tuple[Path, list[list[list[str]]]]) -> None:

@@ -103,7 +103,7 @@ def shift_clock(seconds: float) -> None:
 
     time.time = lambda: now() + seconds
     time.time_ns = lambda: now_ns() + int(seconds * 1e9)
-    documents.datetime = Shifted  # type: ignore[misc,attr-defined]
+    documents.datetime = Shifted  # type: ignore[attr-defined]
 
 
 def _die_once(marker: Path) -> None:
