@@ -27,6 +27,19 @@ def temporary_path(folder: Path) -> Path:
     return folder / f"{TEMPORARY_PREFIX}{new_ulid()}"
 
 
+def file_system_time(folder: Path) -> float:
+    """The time by which the file system dates new files of a folder, in seconds since 1970.
+
+    One server's clock, whoever asks, but for file systems that let the machines date their files, such as Lustre.
+    """
+    path = temporary_path(folder)
+    with path.open("xb") as file:
+        try:
+            return os.fstat(file.fileno()).st_mtime
+        finally:
+            path.unlink()
+
+
 def fsync_file(path: Path) -> None:
     """Fsync a file that someone else wrote."""
     fd = os.open(path, os.O_RDONLY)

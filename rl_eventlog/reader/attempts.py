@@ -1,8 +1,8 @@
 """Launches in the order in which they are attempts of the run, and which writers are one rank.
 
 The order comes from what each launch found on the disk when it began, which no clock can spoil. Only
-launches that did not see one another are ordered by restart counter, then by the time of the launch. A
-launch of which no document is left stands where its time puts it.
+launches that did not see one another are ordered by restart counter, then by the time of the launch: the
+file system's, else their machines'. A launch of which no document is left stands where its time puts it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import polars as pl
 from rl_eventlog.layout import sha16
 
 from .facts import WriterFacts
+
+_Moment = tuple[datetime, datetime]  # of WriterFacts.moment
 
 
 class Standing(NamedTuple):
@@ -71,7 +73,7 @@ def order_launches(writers: Mapping[str, WriterFacts]) -> list[Launch]:
     by_launch: dict[str, list[WriterFacts]] = {}
     for facts in writers.values():
         by_launch.setdefault(facts.launch, []).append(facts)
-    started = {launch: min(facts.opened for facts in members) for launch, members in by_launch.items()}
+    started = {launch: min(facts.moment for facts in members) for launch, members in by_launch.items()}
     seen = _older_launches(by_launch, started)
     restarts = {
         launch: next((facts.restart_count for facts in members if facts.restart_count is not None), None)
@@ -79,17 +81,17 @@ def order_launches(writers: Mapping[str, WriterFacts]) -> list[Launch]:
     }
     # Launches of one launcher stand where its first stands.
     launcher = {launch: launcher_of(launch, restarts[launch]) for launch in by_launch}
-    begun: dict[tuple[int, str], datetime] = {}
+    begun: dict[tuple[int, str], _Moment] = {}
     for launch in by_launch:
         group = (seen[launch], launcher[launch])
         begun[group] = min(begun.get(group, started[launch]), started[launch])
 
-    def key(launch: str) -> tuple[int, datetime, str, int, datetime, str]:
+    def key(launch: str) -> tuple[int, _Moment, str, int, _Moment, str]:
         group = (seen[launch], launcher[launch])
         return seen[launch], begun[group], launcher[launch], restarts[launch] or 0, started[launch], launch
 
     return [
-        Launch(launch, attempt, started[launch], restarts[launch])
+        Launch(launch, attempt, min(facts.opened for facts in by_launch[launch]), restarts[launch])
         for attempt, launch in enumerate(sorted(by_launch, key=key), start=1)
     ]
 
@@ -99,7 +101,7 @@ def launcher_of(launch: str, restart_count: int | None) -> str:
     return launch if restart_count is None else launch.rpartition("-r")[0] or launch
 
 
-def _older_launches(by_launch: Mapping[str, list[WriterFacts]], started: Mapping[str, datetime]) -> dict[str, int]:
+def _older_launches(by_launch: Mapping[str, list[WriterFacts]], started: Mapping[str, _Moment]) -> dict[str, int]:
     """How many launches each found on the disk; by the clock where no document of it is left."""
     known = {sha16(launch.encode()) for launch in by_launch}
     older = {}
@@ -121,7 +123,7 @@ def standings(writers: Mapping[str, WriterFacts], launches: list[Launch]) -> lis
     keys = {writer: _rank_key(writers[root]) for writer, root in roots.items()}
     incarnations: dict[str, int] = {}
     counts: dict[tuple[str, str, str], int] = {}
-    for facts in sorted(writers.values(), key=lambda facts: (facts.opened, facts.writer)):
+    for facts in sorted(writers.values(), key=lambda facts: (facts.moment, facts.writer)):
         if roots[facts.writer] == facts.writer:
             rank = (facts.launch, facts.role, keys[facts.writer])
             incarnations[facts.writer] = counts.get(rank, 0)

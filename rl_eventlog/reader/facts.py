@@ -76,6 +76,8 @@ class WriterFacts:
     process_start: int | None = None
     launches_seen: tuple[str, ...] | None = None
     """Launches found on the disk at open; None where its document is gone: then nobody knows."""
+    opened_on_disk: datetime | None = None
+    """When it was opened by the clock of the file system."""
     restart_count: int | None = None
     resume_step: int | None = None
     forked_from: str | None = None
@@ -85,6 +87,11 @@ class WriterFacts:
     provenance: Mapping[str, Any] | None = None
     beat: Beat | None = None
     end: End | None = None
+
+    @property
+    def moment(self) -> tuple[datetime, datetime]:
+        """What orders writers that nothing else does: the file system's clock, then the finer one of the machine."""
+        return self.opened_on_disk or self.opened, self.opened
 
     @property
     def writer(self) -> str:
@@ -286,6 +293,7 @@ def _facts(writer: str, document: Mapping[str, Any]) -> WriterFacts:
         pid=_number(document, "pid", 64),
         process_start=_number(document, "process_start", 64),
         launches_seen=tuple(map(str, document.get("launches_seen") or ())),
+        opened_on_disk=parse_time(on_disk) if (on_disk := _text(document, "opened_on_disk")) else None,
         restart_count=_number(document, "restart_count", 64),
         resume_step=_number(document, "resume_step", 64),
         forked_from=_text(document, "forked_from"),
@@ -348,4 +356,4 @@ def _number(document: Mapping[str, Any], key: str, bits: int) -> int | None:
 
 def latest(writers: Iterable[WriterFacts]) -> Iterator[WriterFacts]:
     """Writers, the last opened first."""
-    yield from sorted(writers, key=lambda facts: (facts.opened, facts.writer), reverse=True)
+    yield from sorted(writers, key=lambda facts: (facts.moment, facts.writer), reverse=True)

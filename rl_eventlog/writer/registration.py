@@ -14,12 +14,13 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
 from rl_eventlog.documents import decode_beat, encode_document, now_utc, parse_time, read_document, time_text
-from rl_eventlog.durable import make_folder, publish_exclusively, write_durably
+from rl_eventlog.durable import file_system_time, make_folder, publish_exclusively, write_durably
 from rl_eventlog.errors import IdentityError, OpenError
 from rl_eventlog.host import host_name, process_facts
 from rl_eventlog.ids import new_ulid
@@ -124,6 +125,7 @@ def register(
         split = forked_from is None and _may_be_split(who) and bool(_launches_seen(layout, who))
         identity = Identity(run_uid, writer, who.launch.id, who.role, who.rank.rank, who.data_rank, host_name())
         document = _writer_document(identity, run, who, labels) | {
+            "opened_on_disk": time_text(datetime.fromtimestamp(file_system_time(layout.writers), timezone.utc)),
             "launches_seen": seen,
             "resume_step": resume_step,
             "forked_from": forked_from,

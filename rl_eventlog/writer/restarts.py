@@ -12,10 +12,9 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
-from rl_eventlog.durable import temporary_path
+from rl_eventlog.durable import file_system_time
 from rl_eventlog.host import process_age
 from rl_eventlog.layout import RunLayout
 
@@ -41,7 +40,7 @@ def counted_on_disk(layout: RunLayout, launch: LaunchId) -> LaunchId:
     youngest: float | None = None
     while (made := _made(layout, f"{stem}-r{restarts}")) is not None:
         youngest, restarts = made, restarts + 1
-    if youngest is not None and _now(layout) - youngest <= age + _TOGETHER_SECONDS:
+    if youngest is not None and file_system_time(layout.launches) - youngest <= age + _TOGETHER_SECONDS:
         restarts -= 1
     return replace(launch, id=f"{stem}-r{restarts}", restart_count=restarts)
 
@@ -52,13 +51,3 @@ def _made(layout: RunLayout, launch: str) -> float | None:
         return layout.launch(launch).stat().st_mtime
     except FileNotFoundError:
         return None
-
-
-def _now(layout: RunLayout) -> float:
-    """The time by which the file system dates the files of launches."""
-    path = temporary_path(layout.launches)
-    with path.open("xb") as file:
-        try:
-            return os.fstat(file.fileno()).st_mtime
-        finally:
-            path.unlink()

@@ -435,6 +435,18 @@ class TestAttempts:
         write_document(tmp_path, "process-1", opened=time_text(NOON + timedelta(minutes=2)))
         assert order(tmp_path) == ["slurm-9.0-r0", "slurm-10.0-r0", "process-1"]
 
+    def test_the_file_systems_clock_stands_above_those_of_machines(self, tmp_path: Path) -> None:
+        for number, (launch, minutes) in enumerate((("a", 10), ("b", 0), ("c", -10))):
+            times = {
+                "opened": time_text(NOON + timedelta(minutes=minutes)),
+                "opened_on_disk": time_text(NOON + timedelta(seconds=number)),
+            }
+            write_document(tmp_path, launch, **times)
+            write_document(tmp_path, "together", rank=1, role="rollout", launches_seen=seen("a", "b", "c"), **times)
+        assert order(tmp_path) == ["a", "b", "c", "together"]
+        rows = RunFiles.open(tmp_path).identities().filter(pl.col("launch") == "together").sort("writer")
+        assert rows["incarnation"].to_list() == [0, 1, 2]
+
     def test_launch_ids_of_the_environment_with_counters_are_their_own_launchers(self, tmp_path: Path) -> None:
         write_document(tmp_path, "abc", restart_count=1, opened=time_text(NOON))
         write_document(tmp_path, "def", restart_count=0, opened=time_text(NOON + timedelta(minutes=1)))

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from rl_eventlog import EventWriter
+from rl_eventlog.documents import parse_time
 from rl_eventlog.errors import IdentityError, OpenError, OptionError
 from rl_eventlog.layout import sha16
 from tests.support.raw import raw_rows
@@ -268,6 +269,12 @@ class TestResume:
             enter(tmp_path, launch_id=launch).close()
         with enter(tmp_path, launch_id="a") as log:
             assert document(log)["launches_seen"] == [sha16(b"z"), sha16(b"m")]
+
+    def test_when_it_was_opened_is_also_told_by_the_file_system(self, tmp_path: Path) -> None:
+        with enter(tmp_path) as log:
+            times = [parse_time(document(log)[key]) for key in ("opened_on_disk", "opened")]
+        assert abs((times[1] - times[0]).total_seconds()) < 60
+        assert not list(log.path.rglob(".tmp-*"))
 
     def test_two_python_commands_in_one_allocation_are_two_launches_of_one_run(self, tmp_path: Path) -> None:
         env = {**os.environ, "SLURM_JOB_ID": "77", "SLURM_NTASKS": "1", "SLURM_PROCID": "0"}
