@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import polars as pl
 import pytest
 
 from rl_eventlog import Run
-from tests.reference_job.launcher import CHECKOUT
+from tests.reference_job.launcher import CHECKOUT, wait_until
 from tests.reference_job.trainer import Plan, expected
 
 pytestmark = pytest.mark.integration
@@ -45,13 +44,6 @@ def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
-
-
-def wait_until(what: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def writers(run: Path) -> list[dict[str, Any]]:

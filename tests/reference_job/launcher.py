@@ -11,8 +11,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -59,6 +60,19 @@ def start(environments: Sequence[Environment], plan: Plan) -> Launch:
 def launch(environments: Sequence[Environment], plan: Plan) -> list[int]:
     """Start a process for each environment and wait; see `Launch.wait`."""
     return start(environments, plan).wait()
+
+
+def wait_until(what: Callable[[], bool], *, seconds: float = 60) -> None:
+    """Wait until something holds.
+
+    Raises:
+        TimeoutError: it does not in time.
+    """
+    end = time.monotonic() + seconds
+    while not what():
+        if time.monotonic() > end:
+            raise TimeoutError(f"it did not come about in {seconds} s")
+        time.sleep(0.02)
 
 
 def _rank(environment: Environment, plan: Plan) -> int:
