@@ -8,13 +8,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import partial
+from contextlib import closing, contextmanager
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -24,10 +25,11 @@ from rl_eventlog.segment.align import align
 from rl_eventlog.segment.coverage import Use
 from rl_eventlog.types import Span
 
-from .segments import TableFiles, open_tables
+from .segments import TableFiles, open_tables, scan_sealed
 
 _FILES_AHEAD = 8
-_THREADS = 2  # while one waits for the disk the other decodes; the caller's own work fills the rest
+_FILES_SEARCHED = 128
+_THREADS = 2
 
 
 class NameFilter(Protocol):
@@ -35,6 +37,9 @@ class NameFilter(Protocol):
 
     def matches(self, name: str) -> bool:
         """Whether this one is."""
+
+    def expression(self, column: str) -> pl.Expr:
+        """Whether the name in a column is."""
 
     def may_lie_between(self, lowest: str, highest: str) -> bool:
         """Whether one of these could be; True where that is not known."""
@@ -65,15 +70,36 @@ def rows_by_writer(
         OSError: a file is gone since it was looked at.
     """
     source = _Source(files, columns, names, last_seqs)
+    with closing(_read_ahead(source, writers) if names is None else _search(source, writers)) as own:
+        for writer, parts in zip(writers, own, strict=True):
+            yield source.in_order(writer, [*parts, *source.shared(writer)])
+
+
+def _read_ahead(source: _Source, writers: Sequence[str]) -> Generator[list[pa.Table], None, None]:
+    """The rows of each writer in files of its own, read while the caller works on those before."""
     ahead = iter(writers)
     waiting: deque[list[Future[pa.Table]]] = deque()
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="rle-read") as pool:
         try:
-            for writer in writers:
+            for _ in writers:
                 while len(waiting) < _FILES_AHEAD and (coming := next(ahead, None)) is not None:
-                    waiting.append([pool.submit(read) for read in source.own(coming)])
-                own = [future.result() for future in waiting.popleft()]
-                yield source.in_order(writer, own + source.shared(writer))
+                    waiting.append([pool.submit(source.read, use) for use in source.own.get(coming, [])])
+                yield [future.result() for future in waiting.popleft()]
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _search(source: _Source, writers: Sequence[str]) -> Generator[list[pa.Table], None, None]:
+    """The same of wanted names: Polars finds them in half the time, where it looks into many files at once."""
+    batches = [writers[start : start + _FILES_SEARCHED] for start in range(0, len(writers), _FILES_SEARCHED)]
+    with ThreadPoolExecutor(1, thread_name_prefix="rle-search") as pool:
+        ahead = iter(batches)
+        waiting = deque(pool.submit(source.search, batch) for batch in islice(ahead, 2))
+        try:
+            for batch in batches:
+                found = waiting.popleft().result()
+                yield from (found.get(writer, []) for writer in batch)
+                waiting.extend(pool.submit(source.search, batch) for batch in islice(ahead, 1))
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -90,7 +116,7 @@ class _Source:
         self._last_seqs = last_seqs
         self._columns = list(columns)
         self._schema = _with_dictionaries(sealed, [*dict.fromkeys([*columns, "seq"])])
-        self._own: dict[str, list[Use]] = {}
+        self.own: dict[str, list[Use]] = {}
         self._shared: dict[str, list[_SharedFile]] = {}
         for use in files.coverage.uses:
             if use.candidate.level == "compacted":
@@ -101,11 +127,7 @@ class _Source:
                     self._shared.setdefault(writer, []).append(shared)
             else:
                 for writer in use.takes:
-                    self._own.setdefault(writer, []).append(use)
-
-    def own(self, writer: str) -> list[Callable[[], pa.Table]]:
-        """What reads its rows in files that hold no others."""
-        return [partial(self._read, use, writer) for use in self._own.get(writer, [])]
+                    self.own.setdefault(writer, []).append(use)
 
     def shared(self, writer: str) -> list[pa.Table]:
         """Its rows in compacted files."""
@@ -122,14 +144,30 @@ class _Source:
             rows = rows.slice(0, int(np.searchsorted(seqs, self._last_seqs.get(writer, -1), side="right")))
         return rows.select(self._columns)
 
-    def _read(self, use: Use, writer: str) -> pa.Table:
+    def read(self, use: Use) -> pa.Table:
+        """What is taken from a file that holds rows of one writer."""
         if use.candidate.level == "open":
-            rows = _in_one_piece([_aligned(part, self._schema) for part in open_tables(self._files, use)])
-        else:
-            with _parquet_file(use, self._schema) as file:
-                rows = _aligned(file.read(columns=_there(file, self._schema), use_threads=False), self._schema)
-            rows = rows if use.whole else _taken(rows, use.takes[writer])
-        return _named(rows, self._names)
+            return _in_one_piece([_aligned(part, self._schema) for part in open_tables(self._files, use)])
+        with _parquet_file(use, self._schema) as file:
+            rows = _aligned(file.read(columns=_there(file, self._schema), use_threads=False), self._schema)
+        return rows if use.whole else _taken(rows, next(iter(use.takes.values())))
+
+    def search(self, writers: Sequence[str]) -> dict[str, list[pa.Table]]:
+        """By writer its rows with wanted names in files of its own."""
+        uses = [use for writer in writers for use in self.own.get(writer, [])]
+        found: dict[str, list[pa.Table]] = {}
+        of_open = [use for use in uses if use.candidate.level == "open"]
+        for use in of_open:
+            found.setdefault(next(iter(use.takes)), []).append(_named(self.read(use), self._names))
+        if self._names and (sealed := [use for use in uses if use.candidate.level != "open"]):
+            rows = scan_sealed(self._files.table, sealed).filter(self._names.expression("name"))
+            columns = [*dict.fromkeys(["writer", *self._schema.names])]
+            frame = rows.select(columns).collect().sort("writer", maintain_order=True)
+            table, first = _as_dictionaries(frame, self._schema), 0
+            for length, writer in frame["writer"].rle().struct.unnest().iter_rows():
+                found.setdefault(writer, []).append(table.slice(first, length))
+                first += length
+        return found
 
 
 class _SharedFile:
@@ -193,7 +231,8 @@ def _parquet_file(use: Use, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
 
 def _there(file: pq.ParquetFile, schema: pa.Schema) -> list[str]:
     """The columns that it has: older versions had fewer."""
-    return [name for name in schema.names if name in file.schema_arrow.names]
+    there = set(file.schema_arrow.names)
+    return [name for name in schema.names if name in there]
 
 
 def _may_hold(file: pq.ParquetFile, group: int, names: NameFilter) -> bool:
@@ -209,6 +248,16 @@ def _aligned(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 def _in_one_piece(parts: list[pa.Table]) -> pa.Table:
     """One table of one chunk a column; an empty one may have none."""
     return pa.concat_tables(parts).unify_dictionaries().combine_chunks()
+
+
+def _as_dictionaries(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:
+    rows = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+    columns = []
+    for field in schema:
+        column = rows[field.name].combine_chunks()
+        texts = pa.types.is_dictionary(field.type)
+        columns.append(column.cast(pa.string()).dictionary_encode() if texts else column.cast(field.type))
+    return pa.table(columns, schema=schema)
 
 
 def _taken(rows: pa.Table, spans: list[Span]) -> pa.Table:

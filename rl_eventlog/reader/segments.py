@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -177,17 +177,21 @@ def _last(content: OpenContent) -> dict[str, LastRow] | None:
 def rows(files: TableFiles) -> pl.LazyFrame:
     """All rows by the coverage rule, with the columns of the sealed form."""
     schema = polars_schema(files.table)
-    whole = [use.candidate.path for use in files.coverage.uses if use.whole and use.candidate.level != "open"]
-    frames = [_scan(whole, schema)] if whole else []
-    of_open: list[pa.Table] = []
-    for use in files.coverage.uses:
-        if use.candidate.level == "open":
-            of_open += open_tables(files, use)
-        elif not use.whole:
-            frames.append(_scan([use.candidate.path], schema).filter(taken(use)))
+    sealed = [use for use in files.coverage.uses if use.candidate.level != "open"]
+    frames = [scan_sealed(files.table, sealed)] if sealed else []
+    of_open = [part for use in files.coverage.uses if use.candidate.level == "open" for part in open_tables(files, use)]
     if of_open:
         frames.append(pl.DataFrame(pa.concat_tables(of_open)).lazy())
     return pl.concat(frames) if frames else pl.LazyFrame(schema=schema)
+
+
+def scan_sealed(table: str, uses: Sequence[Use]) -> pl.LazyFrame:
+    """The rows that are taken from sealed and compacted files, of which there is at least one."""
+    schema = polars_schema(table)
+    whole = [use.candidate.path for use in uses if use.whole]
+    frames = [_scan(whole, schema)] if whole else []
+    frames += [_scan([use.candidate.path], schema).filter(taken(use)) for use in uses if not use.whole]
+    return pl.concat(frames)
 
 
 def polars_schema(table: str) -> pl.Schema:
