@@ -17,6 +17,7 @@ from .log_call import log_calls
 from .memory import memory
 from .paced import paced
 from .report import Section, machine_of, render
+from .scale import scale
 from .size_and_seal import size_and_seal
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -28,6 +29,7 @@ PARTS: dict[str, Callable[[Path], Section]] = {
     "sizes": size_and_seal,
     "memory": memory,
     "imports": imports,
+    "scale": scale,
 }
 
 

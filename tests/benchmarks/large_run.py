@@ -90,9 +90,9 @@ class LargeRun:
         }
 
 
-def write_large_run(root: Path, *, ranks: int, metrics: int = 100, steps: int = 500) -> LargeRun:
-    """The run `large` below `root`."""
-    run = LargeRun(root / "large", ranks, metrics, steps)
+def write_large_run(root: Path, *, ranks: int, metrics: int = 100, steps: int = 500, name: str = "large") -> LargeRun:
+    """A run below `root`."""
+    run = LargeRun(root / name, ranks, metrics, steps)
     layout = RunLayout(run.path)
     layout.writers.mkdir(parents=True)
     layout.launches.mkdir()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import big_rows, imports, key_sets, log_call, memory, paced, report, size_and_seal
+from tests.benchmarks import big_rows, imports, key_sets, log_call, memory, paced, report, scale, size_and_seal
 from tests.benchmarks.contestants import CONTESTANTS
 from tests.benchmarks.measure import Times, in_process
 from tests.benchmarks.rounds import Block, Race, Turns, race
@@ -111,6 +111,18 @@ def test_memory_is_looked_at_before_and_after(tmp_path: Path) -> None:
     assert max(found.early, found.late) <= found.peak
     assert found.rows == 5 * 2_000
     assert len(memory.section(found).verdicts) == 1
+
+
+def test_reading_at_scale_finds_every_point_and_the_same_after_compact(tmp_path: Path) -> None:
+    found = scale.measured(tmp_path, ranks=26, few_ranks=2, runs=3, metrics=10, steps=20, rounds=1)
+    assert (found.keys_equal, found.keys) == (200, 200)
+    assert found.same_after_compact
+    assert found.files_left <= 20
+    assert 0 < found.one_metric < math.inf
+    assert found.large.points == 26 * 10 * 20 == 13 * found.few_ranks.points
+    verdicts = {verdict.target: verdict.met for verdict in scale.section(found).verdicts}
+    assert verdicts["1,024 ranks: equal to the oracle on 200 keys"]
+    assert verdicts["1,024 ranks: every value as before `compact`"]
 
 
 def test_imports_are_timed_in_turns() -> None:
