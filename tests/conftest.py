@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from hypothesis import settings
@@ -106,16 +107,29 @@ def _session_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _environment_of_modules() -> Iterator[None]:
+    """Start the fixtures of each module without launcher variables; what they set goes with them."""
+    with _without_foreign_variables():
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _isolated_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Start each test without launcher variables and with a state folder of its own."""
+    with _without_foreign_variables():
+        os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+        yield
+        _close_writers()
+
+
+@contextmanager
+def _without_foreign_variables() -> Iterator[None]:
     before = dict(os.environ)
     for name in before:
         if name in FOREIGN_NAMES or name.startswith(FOREIGN_PREFIXES):
             del os.environ[name]
-    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
     yield
-    _close_writers()
     # Not only what was set here: a writer puts its launch id into os.environ, and the next test is another job.
     os.environ.clear()
     os.environ.update(before)

@@ -203,7 +203,8 @@ def _last(text: dict[str, str], parsed: pq.FileMetaData, time_column: int) -> di
     if "rle.covers" in text or not groups or not all(group is not None and group.has_min_max for group in groups):
         return None
     step = int(text["rle.max_step"]) if "rle.max_step" in text else None
-    return {text["rle.writer"]: LastRow(step, max(group.max for group in groups))}
+    # raw: for a time that it gives a type pyarrow loads pandas, if that is there
+    return {text["rle.writer"]: LastRow(step, _time(max(group.max_raw for group in groups)))}
 
 
 def _time(microseconds: int) -> datetime:
