@@ -50,7 +50,7 @@ class TableFiles:
 def event_files(layout: RunLayout, table: str, *, with_open: bool = True) -> Iterator[tuple[Path, SegmentName]]:
     """Event files of a table: two folder levels, whatever the folders are called."""
     try:
-        shards = [entry.path for entry in os.scandir(layout.events / table) if entry.is_dir()]
+        shards = [entry.path for entry in os.scandir(os.path.join(layout.path, "events", table)) if entry.is_dir()]  # noqa: PTH118 -- most runs lack most tables, and thousands of runs are listed
     except FileNotFoundError:
         return
     for shard in sorted(shards):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +16,10 @@ from rl_eventlog_cli.options import FAILED, Json, Utc, default_root, read_around
 
 if TYPE_CHECKING:
     from rl_eventlog.run import RoleInfo, RunInfo
+
+
+_MANY = 1_000  # runs: what starting the processes takes is won back
+_PROCESSES = 8
 
 
 def command(
@@ -29,29 +36,48 @@ def command(
 
     Exit status 0; 1 where a run cannot be read or the folder is not there.
     """
-    from rl_eventlog import Runs
-    from rl_eventlog.errors import EventLogError
+    from rl_eventlog.errors import RunNotFoundError
+    from rl_eventlog.reader import find_runs
 
-    runs = Runs(root or default_root())
+    root = root or default_root()
+    if not root.is_dir():
+        raise RunNotFoundError(f"{root}: no such folder; give one that holds runs")
     infos: dict[str, RunInfo] = {}
-    problems = [f"{problem.path}: {problem.reason}" for problem in runs.problems]
-    for name, run in zip(runs.names, runs, strict=True):
-        try:
-            _, infos[name] = read_around_damage(run, lambda run: run.info)
-        except (EventLogError, OSError) as error:
-            problems.append(f"{run.path}: {error}")
+    problems: list[str] = []
+    for path, found in _look_at(find_runs(root)):
+        if isinstance(found, str):
+            problems.append(f"{path}: {found}")
+        else:
+            infos[path.name if path == root else path.relative_to(root).as_posix()] = found
     if as_json:
-        output.print_json(
-            {"root": runs.root, "runs": [_document(info) for info in infos.values()], "problems": problems}
-        )
+        output.print_json({"root": root, "runs": [_document(info) for info in infos.values()], "problems": problems})
     elif infos:
         _show(infos, utc=utc)
     else:
-        output.words(f"no runs below {runs.root}")
+        output.words(f"no runs below {root}")
     for problem in problems:
         output.words(f"cannot read {problem}")
     if problems:
         raise typer.Exit(FAILED)
+
+
+def _look_at(paths: list[Path]) -> Iterator[tuple[Path, RunInfo | str]]:
+    """Each run and how it fares, or why that cannot be said."""
+    if len(paths) < _MANY:
+        yield from zip(paths, map(_info, paths), strict=True)
+        return
+    with ProcessPoolExecutor(min(os.cpu_count() or 1, _PROCESSES), mp_context=get_context("spawn")) as pool:
+        yield from zip(paths, pool.map(_info, paths, chunksize=50), strict=True)
+
+
+def _info(path: Path) -> RunInfo | str:
+    from rl_eventlog import Run
+    from rl_eventlog.errors import EventLogError
+
+    try:
+        return read_around_damage(Run(path), lambda run: run.info)[1]
+    except (EventLogError, OSError) as error:
+        return str(error)
 
 
 def _show(infos: Mapping[str, RunInfo], *, utc: bool) -> None:
