@@ -12,9 +12,10 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from itertools import islice
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -171,20 +172,28 @@ class _Source:
 
 
 class _SharedFile:
-    """The rows of a compacted file, handed out by writer while it is read from its beginning to its end."""
+    """The rows of a compacted file, handed out by writer while it is read from its beginning to its end.
+
+    The rows of its blocks are sorted by name: all writers of a block are complete at its end, and put in order there.
+    """
 
     def __init__(self, use: Use, schema: pa.Schema, names: NameFilter | None) -> None:
         self._use = use
         self._schema = schema
         self._names = names
         self._groups = self._row_groups()
+        self._waiting: list[pa.Table] = []
         self._found: dict[str, list[pa.Table]] = {writer: [] for writer in use.takes}
         self._to_come = {writer: sum(map(len, use.candidate.holds[writer])) for writer in use.takes}
 
     def rows(self, writer: str) -> pa.Table:
         """Those of a writer; asked for once."""
         while self._to_come[writer] > 0 and (group := next(self._groups, None)) is not None:
-            self._hand_out(group)
+            self._count(group)
+            self._waiting.append(_named(group, self._names))
+        if self._waiting:
+            self._hand_out(_in_one_piece(self._waiting))
+            self._waiting = []
         found = self._found.pop(writer)
         return _in_one_piece(found) if found else self._schema.empty_table()
 
@@ -195,19 +204,36 @@ class _SharedFile:
                 if self._names is None or _may_hold(file, group, self._names):
                     yield _aligned(file.read_row_group(group, columns=columns), self._schema)
 
-    def _hand_out(self, group: pa.Table) -> None:
-        group = _in_one_piece([group])
-        column = group["writer"].chunk(0)
-        writers = column.dictionary.to_pylist()
-        codes = column.indices.to_numpy().astype(np.uint16 if len(writers) <= 1 << 16 else np.int32)  # sorted by radix
-        counts = np.bincount(codes, minlength=len(writers)).tolist()
-        ends = np.cumsum(counts).tolist()
-        group = group.take(np.argsort(codes, kind="stable"))
-        for writer, count, end in zip(writers, counts, ends, strict=True):
+    def _count(self, group: pa.Table) -> None:
+        column = group["writer"].unify_dictionaries().combine_chunks()
+        counts = np.bincount(column.indices.to_numpy(), minlength=len(column.dictionary)).tolist()
+        for writer, count in zip(column.dictionary.to_pylist(), counts, strict=True):
             if writer in self._to_come:
                 self._to_come[writer] -= count
-                rows = _named(group.slice(end - count, count), self._names)
-                self._found[writer].append(rows if self._use.whole else _taken(rows, self._use.takes[writer]))
+
+    def _hand_out(self, rows: pa.Table) -> None:
+        column = rows["writer"].combine_chunks()
+        writers, codes = column.dictionary.to_pylist(), column.indices.to_numpy()
+        counts = np.bincount(codes, minlength=len(writers))
+        ends = np.cumsum(counts)
+        rows = rows.take(_order(codes, rows["seq"].to_numpy(), counts, ends))
+        for writer, count, end in zip(writers, counts.tolist(), ends.tolist(), strict=True):
+            if count and writer in self._found:
+                own = rows.slice(end - count, count)
+                self._found[writer].append(own if self._use.whole else _taken(own, self._use.takes[writer]))
+
+
+def _order(codes: npt.NDArray[Any], seqs: npt.NDArray[Any], counts: npt.NDArray[Any], ends: npt.NDArray[Any]) -> Any:
+    """[n] places of the rows by writer and seq. Where seqs have no gaps, as most, a row's place is known unsorted."""
+    lowest = np.full(len(counts), np.iinfo(np.int64).max)
+    highest = np.full(len(counts), -1)
+    np.minimum.at(lowest, codes, seqs)
+    np.maximum.at(highest, codes, seqs)
+    if not np.array_equal((highest - lowest + 1)[counts > 0], counts[counts > 0]):
+        return np.lexsort((seqs, codes))
+    order = np.empty(len(codes), np.int64)
+    order[(ends - counts - lowest)[codes] + seqs] = np.arange(len(codes))
+    return order
 
 
 def _with_dictionaries(schema: pa.Schema, columns: list[str]) -> pa.Schema:
