@@ -16,7 +16,6 @@ from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rl_eventlog.durable import make_folder
@@ -216,4 +215,10 @@ def _sorted(tables: list[pa.Table]) -> pa.Table:
     """By (name, axis, position) where the table has these, then by writer and seq."""
     rows = pa.concat_tables(tables)
     keys = [name for name in ("name", "axis", "axis_value", "step", "writer", "seq") if name in rows.column_names]
-    return rows.take(pc.sort_indices(rows, sort_keys=[(key, "ascending") for key in keys])).combine_chunks()
+    frame = pl.DataFrame(rows.select(keys))
+    # numbers that are in order as the texts are: sorting these is several times as fast
+    texts = {
+        name: pl.Enum(frame[name].unique().drop_nulls().sort()) for name in keys if frame.schema[name] == pl.String
+    }
+    order = frame.cast(texts).select(pl.arg_sort_by(keys, nulls_last=True)).to_series()
+    return rows.take(order.to_arrow()).combine_chunks()
