@@ -217,8 +217,8 @@ def _sorted(tables: list[pa.Table]) -> pa.Table:
     keys = [name for name in ("name", "axis", "axis_value", "step", "writer", "seq") if name in rows.column_names]
     frame = pl.DataFrame(rows.select(keys))
     # numbers that are in order as the texts are: sorting these is several times as fast
-    texts = {
-        name: pl.Enum(frame[name].unique().drop_nulls().sort()) for name in keys if frame.schema[name] == pl.String
-    }
-    order = frame.cast(texts).select(pl.arg_sort_by(keys, nulls_last=True)).to_series()
+    numbers = [
+        column.cast(pl.Enum(column.unique().drop_nulls().sort())) for column in frame if column.dtype == pl.String
+    ]
+    order = frame.with_columns(numbers).select(pl.arg_sort_by(keys, nulls_last=True)).to_series()
     return rows.take(order.to_arrow()).combine_chunks()
