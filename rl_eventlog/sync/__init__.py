@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .discover import MakeSink, SyncResult, sync_many, unsent_runs
 from .engine import Progress, replay
-from .plan import Hold
+from .options import Hold, SyncOptions
 from .report import Held, SeriesCount, SyncReport
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "MakeSink",
     "Progress",
     "SeriesCount",
+    "SyncOptions",
     "SyncReport",
     "SyncResult",
     "replay",

@@ -15,7 +15,8 @@ from rl_eventlog.sinks.base import RunDescription, Sink
 
 from .engine import Progress, replay_source
 from .ledger import Ledger
-from .plan import Hold, nothing_new
+from .options import SyncOptions
+from .plan import nothing_new
 from .report import SyncReport
 from .source import Source
 
@@ -57,10 +58,8 @@ def _is_unsent(path: Path, make_sink: MakeSink) -> bool:
 def sync_many(
     paths: Iterable[Path],
     make_sink: MakeSink,
+    options: SyncOptions | None = None,
     *,
-    dry_run: bool = False,
-    final: bool = False,
-    hold: Hold = "checkpoint",
     progress: Callable[[Path], Progress] | None = None,
 ) -> Iterator[SyncResult]:
     """Replay runs one after another; each result comes when it is there.
@@ -68,9 +67,7 @@ def sync_many(
     Args:
         paths: folders of runs.
         make_sink: makes the sink of each.
-        dry_run: as in `replay`, like the next two.
-        final: see `replay`.
-        hold: see `replay`.
+        options: what to send and how; None for the defaults.
         progress: makes the progress callback of a run.
     """
     for path in paths:
@@ -78,7 +75,7 @@ def sync_many(
             source = Source(path)
             sink = make_sink(source.description)
             told = progress(path) if progress else None
-            report = replay_source(source, sink, dry_run=dry_run, final=final, hold=hold, progress=told)
+            report = replay_source(source, sink, options or SyncOptions(), progress=told)
             yield SyncResult(path, report=report)
         except RUN_ERRORS as error:
             yield SyncResult(path, error=error)

@@ -19,7 +19,8 @@ from rl_eventlog.sinks.base import Sink
 from .agree import agree
 from .lease import Lease, hold_lease
 from .ledger import Ledger, plan_records
-from .plan import Hold, Plan, make_plan, nothing_new
+from .options import SyncOptions
+from .plan import Plan, make_plan, nothing_new
 from .record import Record
 from .report import SyncReport, make_report
 from .source import Source
@@ -31,10 +32,8 @@ Progress = Callable[[int, int], None]
 def replay(
     run: Run | Path | str,
     sink: Sink,
+    options: SyncOptions | None = None,
     *,
-    dry_run: bool = False,
-    final: bool = False,
-    hold: Hold = "checkpoint",
     progress: Progress | None = None,
 ) -> SyncReport:
     """Send what a target lacks of a run.
@@ -42,10 +41,7 @@ def replay(
     Args:
         run: folder of the run; of a `Run` only its path counts, its files are read anew.
         sink: the target, not opened yet; it is closed in the end.
-        dry_run: only tell what would be sent.
-        final: also send steps that may not be complete.
-        hold: `checkpoint` keeps the steps of a live role back that are beyond its newest checkpoint,
-            so that a restart corrects nothing; `none` does not.
+        options: what to send and how; None for the defaults.
         progress: called after each commit.
 
     Raises:
@@ -61,21 +57,19 @@ def replay(
     except BaseException:
         sink.close()
         raise
-    return replay_source(source, sink, dry_run=dry_run, final=final, hold=hold, progress=progress)
+    return replay_source(source, sink, options or SyncOptions(), progress=progress)
 
 
-def replay_source(
-    source: Source, sink: Sink, *, dry_run: bool, final: bool, hold: Hold, progress: Progress | None
-) -> SyncReport:
+def replay_source(source: Source, sink: Sink, options: SyncOptions, *, progress: Progress | None) -> SyncReport:
     """As `replay`, of a run that was looked at just now."""
     try:
         ledger = Ledger(source.path, source.run_uid, sink.kind, sink.address)
-        work = _Replay(source, sink, ledger, final=final, hold=hold)
-        if dry_run:
+        work = _Replay(source, sink, ledger, options)
+        if options.dry_run:
             work.preview()
         else:
             work.send(progress or (lambda _sent, _of: None))
-        return make_report(source, sink, ledger, work.sent, work.plan, resent=work.resent, dry_run=dry_run)
+        return make_report(source, sink, ledger, work.sent, work.plan, resent=work.resent, dry_run=options.dry_run)
     finally:
         sink.close()
 
@@ -89,9 +83,8 @@ class _Replay:
         plan: what was planned; None where there was nothing new.
     """
 
-    def __init__(self, source: Source, sink: Sink, ledger: Ledger, *, final: bool, hold: Hold) -> None:
-        self._source, self._sink, self._ledger = source, sink, ledger
-        self._final, self._hold = final, hold
+    def __init__(self, source: Source, sink: Sink, ledger: Ledger, options: SyncOptions) -> None:
+        self._source, self._sink, self._ledger, self._options = source, sink, ledger, options
         self.sent: list[Record] = []
         self.resent = 0
         self.plan: Plan | None = None
@@ -135,4 +128,4 @@ class _Replay:
     def _make_plan(self) -> Plan | None:
         if nothing_new(self._source, self._ledger.state):
             return None
-        return make_plan(self._source, self._ledger.state, final=self._final, hold=self._hold)
+        return make_plan(self._source, self._ledger.state, self._options)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Literal
 
 import polars as pl
 import pyarrow as pa
@@ -20,6 +19,7 @@ from rl_eventlog.types import Span, Spans
 
 from .completeness import find_limits, find_marks, split
 from .names import SeriesKey, assign, default_name
+from .options import SyncOptions
 from .payload import SAMPLES
 from .record import HeldPoint, PlanState
 from .source import Source
@@ -27,8 +27,6 @@ from .view import POINT, SCHEMA, SERIES, beyond, changes, place, with_integer_st
 
 MAX_POINTS = 100_000
 MAX_SAMPLES = 10_000
-
-Hold = Literal["checkpoint", "none"]
 
 _SEND_ORDER = ("role", "axis", "position", "attempt", "series")
 
@@ -67,21 +65,20 @@ class Plan:
             params = params.slice(0, 0)
 
 
-def make_plan(source: Source, before: PlanState | None, *, final: bool, hold: Hold) -> Plan:
+def make_plan(source: Source, before: PlanState | None, options: SyncOptions) -> Plan:
     """Compare the run with what was sent.
 
     Args:
         source: the run.
         before: what the last plan was made from; None before the first.
-        final: hold nothing back.
-        hold: `checkpoint` keeps a live role's steps beyond its newest checkpoint back.
+        options: what to send.
     """
     before = before or PlanState(frontier={})
     frontier = source.frontier(before.frontier)
     placed, unplaced = place(source.points(frontier))
     axes = placed.select("role", "axis").unique().sort("role", "axis").rows()
-    marks = () if final else find_marks(source.writers, source.progress, axes)
-    limits = {} if final or hold == "none" else find_limits(source.writers, source.checkpoints())
+    marks = () if options.final else find_marks(source.writers, source.progress, axes)
+    limits = {} if options.final or options.hold == "none" else find_limits(source.writers, source.checkpoints())
     to_send, held = split(placed, marks, limits, source.attempts)
     view, target = with_integer_steps(to_send), _target_holds(source, before)
     points, renamed = _name(changes(view, target), target, before.renamed)
@@ -94,7 +91,7 @@ def make_plan(source: Source, before: PlanState | None, *, final: bool, hold: Ho
         carried=_carried(beyond(target, view)),
         renamed=renamed,
         samples=_sent_samples(before, samples),
-        options={"final": final, "hold": hold},
+        options={"final": options.final, "hold": options.hold},
         held=held.height + held_samples.height,
         unplaced=unplaced,
     )

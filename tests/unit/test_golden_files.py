@@ -21,7 +21,7 @@ from rl_eventlog.sinks.base import Sink
 from rl_eventlog.sinks.mlflow import MLflowSink
 from rl_eventlog.sinks.tensorboard import TensorboardSink
 from rl_eventlog.sinks.wandb import WandbSink
-from rl_eventlog.sync import SyncReport, replay
+from rl_eventlog.sync import SyncOptions, SyncReport, replay
 from tests.support.golden_files import EXPECTED, FOLDER, NAMES, GoldenRun, fields, read_golden
 
 MEBIBYTE = 1 << 20
@@ -49,7 +49,7 @@ def dry_run(path: Path, folder: Path, kind: str) -> SyncReport:
         "tensorboard": TensorboardSink(log_dir=folder / "tensorboard"),
         "wandb": WandbSink(offline=True, folder=folder / "wandb"),
     }
-    return replay(path, sinks[kind], dry_run=True, final=True, hold="none")
+    return replay(path, sinks[kind], SyncOptions(dry_run=True, final=True, hold="none"))
 
 
 @every_run

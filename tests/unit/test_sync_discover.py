@@ -8,7 +8,7 @@ from rl_eventlog import EventWriter
 from rl_eventlog.errors import SinkUnavailableError, SyncError
 from rl_eventlog.sinks import make_sink
 from rl_eventlog.sinks.base import RunDescription
-from rl_eventlog.sync import MakeSink, sync_many, unsent_runs
+from rl_eventlog.sync import MakeSink, SyncOptions, sync_many, unsent_runs
 from tests.support.memory_sink import MemorySink
 from tests.support.remote_writer import log_steps
 
@@ -40,7 +40,7 @@ def test_new_rows_and_a_new_status_are_something_unsent(root: Path, sinks: MakeS
     log = EventWriter.open(root, run="b", capture_diff=False)
     log_steps(log, 3, 5)
     assert unsent_runs(root, sinks) == [root / "b"]
-    list(sync_many([root / "b"], sinks, final=True))
+    list(sync_many([root / "b"], sinks, SyncOptions(final=True)))
     assert unsent_runs(root, sinks) == []
     log.close()
     assert unsent_runs(root, sinks) == [root / "b"]

@@ -16,7 +16,7 @@ import pytest
 
 from rl_eventlog import EventWriter, Run
 from rl_eventlog.errors import LeaseHeldError, LedgerError, RunNotFoundError, SinkUnavailableError, SyncError
-from rl_eventlog.sync import Hold, SyncReport, plan, replay
+from rl_eventlog.sync import Hold, SyncOptions, SyncReport, plan, replay
 from rl_eventlog.sync.lease import hold_lease
 from rl_eventlog.sync.ledger import Ledger
 from tests.support.memory_sink import MemorySink
@@ -150,7 +150,7 @@ def test_a_step_declared_finished_without_metrics_does_not_wait(root: Path, run:
 def test_final_sends_what_is_not_complete(root: Path, run: Path, target: Path) -> None:
     with trainer(root) as log:
         log_steps(log, 0, 3)
-        report = replay(run, MemorySink(target), final=True)
+        report = replay(run, MemorySink(target), SyncOptions(final=True))
         assert (report.points, report.held) == (6, ())
 
 
@@ -174,11 +174,11 @@ def test_what_did_not_change_is_the_same_to_the_last_digit(root: Path, run: Path
             for log in ranks:
                 values = {f"m{i}": draw.gauss(0, 1) * 10 ** draw.randint(-8, 8) for i in range(20)}
                 log.log_metrics(values, step=step, weight=draw.random())
-        assert replay(run, MemorySink(target), final=True).points == 60 * 20
+        assert replay(run, MemorySink(target), SyncOptions(final=True)).points == 60 * 20
         for log in ranks[::2]:
             log.close()
         ranks[1].log_metrics({"m0": 1.0}, step=60)
-        report = replay(run, MemorySink(target), final=True)
+        report = replay(run, MemorySink(target), SyncOptions(final=True))
     assert (report.points, report.corrections) == (1, 0)
 
 
@@ -206,7 +206,7 @@ def test_hold_keeps_back_what_a_restart_would_log_again(
     first.log_steps(0, 130)
     first.call("mark", "checkpoint", step=129)
     first.log_steps(130, 138)
-    report = replay(run, MemorySink(target), hold=hold)
+    report = replay(run, MemorySink(target), SyncOptions(hold=hold))
     assert max(losses(target)) == last
     assert {held.reason for held in report.held} == {"incomplete", hold} - {"none"}
     first.kill()
@@ -214,7 +214,7 @@ def test_hold_keeps_back_what_a_restart_would_log_again(
     with trainer(root, launch_id="second", resume_step=130) as log:
         log_steps(log, 130, 140, offset=0.5)
         log.mark("checkpoint", step=139)
-    report = replay(run, MemorySink(target), hold=hold)
+    report = replay(run, MemorySink(target), SyncOptions(hold=hold))
     versions = losses(target)
     assert report.corrections == last - 129
     assert {step: values[-1] for step, values in versions.items()} == {
@@ -264,7 +264,7 @@ def test_samples_are_sent_once_whatever_is_held(root: Path, run: Path, target: P
         log.mark("checkpoint", step=1)
         report = replay(run, MemorySink(target))
         assert (report.samples, sum(held.samples for held in report.held)) == (3, 3)
-        replay(run, MemorySink(target), hold="none")
+        replay(run, MemorySink(target), SyncOptions(hold="none"))
         replay(run, MemorySink(target))
     replay(run, MemorySink(target))
     sent = [row["prompt"] for row in MemorySink(target).rows() if row["what"] == "sample"]
@@ -338,7 +338,7 @@ def test_a_dry_run_writes_nothing_and_opens_no_connection(root: Path, run: Path,
         log_steps(log, 0, 5)
     before, state = folders(run), folders(Path(os.environ["XDG_STATE_HOME"]))
     sink = MemorySink(target)
-    report = replay(run, sink, dry_run=True)
+    report = replay(run, sink, SyncOptions(dry_run=True))
     assert sink.calls == ["close"]
     assert (folders(run), folders(Path(os.environ["XDG_STATE_HOME"])), target.exists()) == (before, state, False)
     assert [(count.table, count.series, count.points) for count in report.series] == [

@@ -17,7 +17,7 @@ from rl_eventlog_cli.options import FAILED, Json, default_root, hint
 from rl_eventlog_cli.target import Target
 
 if TYPE_CHECKING:
-    from rl_eventlog.sync import Progress, SyncReport, SyncResult
+    from rl_eventlog.sync import Progress, SyncOptions, SyncReport, SyncResult
 
 Hold = Literal["checkpoint", "none"]
 Outcome = Literal["done", "waiting", "damaged", "leased", "failed"]
@@ -81,11 +81,14 @@ def command(
         "tensorboard": {"log_dir": log_dir},
         "wandb": {"project": project, "entity": entity, "base_url": base_url, "offline": offline or None},
     }
+    from rl_eventlog.sync import SyncOptions
+
     targets = _targets([kind.value for kind in to], places, timeout)
+    options = SyncOptions(dry_run=dry_run, final=final, hold=hold)
     documents = []
     outcomes: set[Outcome] = set()
     for target in targets:
-        for result in _sync(_chosen(paths, target), target, dry_run=dry_run, final=final, hold=hold, engine=engine):
+        for result in _sync(_chosen(paths, target), target, options, engine):
             outcome = _outcome(result, dry_run=dry_run)
             outcomes.add(outcome)
             if as_json:
@@ -143,13 +146,11 @@ def _chosen(paths: Sequence[Path] | None, target: Target) -> list[Path]:
     return list(dict.fromkeys(chosen))
 
 
-def _sync(
-    paths: Sequence[Path], target: Target, *, dry_run: bool, final: bool, hold: Hold, engine: Engine
-) -> Iterator[SyncResult]:
+def _sync(paths: Sequence[Path], target: Target, options: SyncOptions, engine: Engine) -> Iterator[SyncResult]:
     from rl_eventlog.sync import SyncResult, sync_many
 
-    many = partial(sync_many, make_sink=target.make_sink, dry_run=dry_run, final=final, hold=hold)
-    with _progress(target, shown=engine == "local" and not dry_run) as progress:
+    many = partial(sync_many, make_sink=target.make_sink, options=options)
+    with _progress(target, shown=engine == "local" and not options.dry_run) as progress:
         if progress is not None:
             many = partial(many, progress=progress)
         yield from work_on(paths, many, lambda path, error: SyncResult(path, error=error), engine=engine)
