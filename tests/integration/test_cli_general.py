@@ -111,13 +111,13 @@ def test_an_interrupt_is_status_130_and_no_traceback(tmp_path: Path) -> None:
     two_ranks(tmp_path)
     code = """
 import sys
-import rl_eventlog.run
+import rl_eventlog.reader
 def interrupted(*_): raise KeyboardInterrupt
-rl_eventlog.run.Runs.__init__ = interrupted
+rl_eventlog.reader.find_runs = interrupted
 from rl_eventlog_cli.app import main
-main(["ls"])
+main(["ls", sys.argv[1]])
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 130
     assert "Traceback" not in done.stderr
 
